@@ -5,31 +5,36 @@ export RUSTDOCFLAGS := -D warnings
 # Most tests wait for processes and clocks: three for two processors.
 TEST_THREADS := $(shell echo $$(( (3 * $$(nproc) + 1) / 2 )))
 
+# With the code that only proofs have. As an option and not in the environment: tests build what is shipped, without it.
+PLANTED := --config build.rustc-workspace-wrapper=\"scripts/planted\"
+# The command for a first look: without etcd and PostgreSQL, and not optimized. `make build-cli` builds the whole one.
+QUICK := scripts/build "building the command litelease" build --profile quick -p litelease-cli --no-default-features
+
 .DEFAULT_GOAL := help
-.PHONY: help run story cluster-demo test test-begins test-rust test-integrations test-python lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
+.PHONY: help run demo cluster-demo test test-begins test-rust test-integrations test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 run: ## start the service on a file under target/, with a pool to look at
 	@scripts/setup cc curl
-	@scripts/build "building the command litelease" build --release -p litelease-cli
+	@$(QUICK)
 	@scripts/run-serve
 
-story: ## tell a short story in the terminal: a worker is paused, another takes over, the database stops the first
+demo: ## six seconds in the terminal: a worker is paused, another takes over, the database stops the first
 	@scripts/setup cc
-	@scripts/build "building the command litelease" build -p litelease-cli
-	@cargo run --locked -q -p litelease-cli -- demo
+	@$(QUICK)
+	@$(or $(CARGO_TARGET_DIR),target)/quick/litelease demo
 
 cluster-demo: ## leases on a cluster: three etcd members and three workers, and who takes over when one is killed
 	@scripts/setup cc curl etcd
 	@scripts/build "building the command litelease" build -p litelease-cli
 	@scripts/cluster-demo
 
-test: test-begins lint test-rust test-integrations smoke-ext test-python ## set up and run all checks and tests
+test: test-begins lint test-rust test-integrations smoke-ext test-python first-minute ## set up and run all checks and tests
 
 test-begins:
-	@echo "make test: lints and documentation, the Rust tests, other SQLite crates, the extension, the Python package."
+	@echo "make test: lints and documentation, the Rust tests, other SQLite crates, the extension, the Python package, a newcomer's first minute."
 	@echo "It takes about ten minutes on two cores; the first time another ten, to build and to fetch what the tests use."
 
 test-rust: ## the Rust part of the tests
@@ -39,14 +44,14 @@ test-rust: ## the Rust part of the tests
 	@scripts/setup-schemathesis
 	@scripts/setup-jwt
 	@scripts/setup-python
-	@scripts/build "building the Rust tests" test --no-run --workspace
+	@scripts/build "building the Rust tests" test --no-run --workspace $(PLANTED)
 	@echo "==> running the Rust tests: several minutes, with a dot for each test that passes"
-	@RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked -q --workspace
+	@RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked -q --workspace $(PLANTED)
 
 test-integrations: ## the crate next to sqlx, diesel, r2d2, deadpool and tokio: small projects, built and run
 	@scripts/setup cc sqlite3.h
 	@echo "==> building and running projects with other SQLite crates: two minutes or three the first time"
-	@LITELEASE_INTEGRATIONS=1 cargo test --locked -q -p litelease-proof --test project integrations::
+	@LITELEASE_INTEGRATIONS=1 cargo test --locked -q -p litelease-proof --test project $(PLANTED) integrations::
 
 test-python: ## the Python package: types and tests, on two Pythons
 	@scripts/setup cc openssl
@@ -54,11 +59,17 @@ test-python: ## the Python package: types and tests, on two Pythons
 	@echo "==> checking and testing the Python package"
 	@scripts/test-python
 
+first-minute: build-ext ## what a newcomer types first, on six paths, with times
+	@scripts/setup cc sqlite3 curl
+	@scripts/setup-python
+	@scripts/build "building the command litelease" build -p litelease-cli $(PLANTED)
+	@scripts/first-minute
+
 lint: ## formatting, clippy and documentation, without a warning
-	@scripts/setup cc
+	@scripts/setup cc cargo-fmt cargo-clippy
 	@echo "==> checking the formatting"
 	@cargo fmt --all --check
-	@scripts/build "checking with clippy" clippy --workspace --all-targets -- -D warnings
+	@scripts/build "checking with clippy" clippy --workspace --all-targets -- -D warnings --cfg planted
 	@scripts/build "building the documentation" doc --workspace --no-deps
 
 build-cli: ## build the command, target/release/litelease
@@ -93,7 +104,7 @@ python-wheel: ## build the wheel of the Python package into dist/, and try it wh
 
 torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending in one table
 	@scripts/setup cc strace
-	@scripts/build "building the proofs" build --release -p litelease-proof
+	@scripts/build "building the proofs" build --release -p litelease-proof $(PLANTED)
 	$(or $(CARGO_TARGET_DIR),target)/release/torture $(or $(MINUTES),30) $(PROOF)
 
 torture-cluster: ## leases on etcd and PostgreSQL through every kind of fault, for MINUTES=15, and millions of interleavings
@@ -109,7 +120,7 @@ bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="
 	@scripts/build "building the measurements" build --release -p litelease-bench -p litelease-extension -p litelease-cli
 	$(or $(CARGO_TARGET_DIR),target)/release/litelease-bench all $(if $(SAVE),save) $(ROWS)
 
-bench-quick: ## counts only, compared with the committed ones (SAVE=1 writes those)
+bench-quick: ## counts only, compared with the committed ones (SAVE=1 writes those, and the counts in docs/performance.md)
 	@scripts/setup cc valgrind strace
 	@scripts/build "building the measurements" build --release -p litelease-bench -p litelease-extension
 	$(or $(CARGO_TARGET_DIR),target)/release/litelease-bench quick $(if $(SAVE),save)

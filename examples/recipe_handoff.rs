@@ -18,7 +18,7 @@ fn old_version() -> Result<(), HoldError> {
         row += 1; // one more row
         thread::sleep(Duration::from_millis(1));
     }
-    let _ = db.checkpoint("import", held.token(), row)?; // nothing uncommitted is left
+    let _ = db.checkpoint(&held, row)?; // nothing uncommitted is left
     held.hand_over(TTL).map_err(|(_, error)| error)?; // one commit: from now on it is the other's
     println!("old: stopped after some rows");
     Ok(())

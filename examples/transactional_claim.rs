@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use litelease::{ClaimResult, LeaseInfo, Litelease};
+use litelease::{ClaimResult, Lease, Litelease};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -37,7 +37,7 @@ fn main() -> litelease::Result<()> {
 }
 
 /// Claims the import and records its batch. Both are stored, or neither is.
-fn start_batch(db: &mut Litelease, owner: &str) -> litelease::Result<Option<(LeaseInfo, i64)>> {
+fn start_batch(db: &mut Litelease, owner: &str) -> litelease::Result<Option<(Lease, i64)>> {
     let tx = db.transaction()?;
     let ClaimResult::Acquired(lease) = tx.claim("import", owner, TTL)? else {
         return Ok(None);

@@ -6,21 +6,24 @@ use std::path::PathBuf;
 use crate::Result;
 use crate::figure::{Reach, shown};
 use crate::plot::{Bar, Bars, Columns, Lines, Scale};
+use crate::quick::Kept;
 use crate::results::{Entry, Machine, Results, Series, root};
 use crate::table::range;
 
-const BEGIN: &str = "<!-- results: made by `make bench SAVE=1` -->\n";
-const END: &str = "<!-- end of results -->\n";
+const RESULTS: [&str; 2] =
+    ["<!-- results: made by `make bench SAVE=1` -->\n", "<!-- end of results -->\n"];
+const COUNTS: [&str; 2] =
+    ["<!-- counts: made by `make bench-quick SAVE=1` -->\n", "<!-- end of counts -->\n"];
 
-/// Puts results into the documents.
+/// Puts results into the documents. Counts are not taken from them, but from bench/counts.json.
 pub(crate) fn save(results: &Results) -> Result<()> {
-    let plots = plots(results)?;
+    let (results, counts) = (results.without(Kept::has), Kept::read()?);
+    let plots = plots(&results, &counts)?;
     results.write(&folder().join("results.json"))?;
     for (name, svg) in plots {
         fs::write(folder().join(name), svg)?;
     }
-    let text = fs::read_to_string(page())?;
-    fs::write(page(), with_table(&text, &table(results))?)?;
+    fs::write(page(), with_tables(&fs::read_to_string(page())?, &results, &counts)?)?;
     println!("saved in {} and {}", page().display(), folder().display());
     Ok(())
 }
@@ -38,24 +41,38 @@ fn page() -> PathBuf {
     root().join("docs/performance.md")
 }
 
-/// The document with this table in the place of the one before.
-fn with_table(text: &str, table: &str) -> Result<String> {
-    let (before, rest) =
-        text.split_once(BEGIN).ok_or("docs/performance.md has no place for results")?;
-    let (_, after) = rest.split_once(END).ok_or("the results in docs/performance.md do not end")?;
-    Ok(format!("{before}{BEGIN}{table}{END}{after}"))
+/// The document with these tables in the places of those before.
+fn with_tables(text: &str, results: &Results, counts: &Kept) -> Result<String> {
+    let text = with_table(text, COUNTS, &count_table(counts))?;
+    with_table(&text, RESULTS, &table(results))
 }
 
-fn table(results: &Results) -> String {
-    let mut text = format!("{}\n\n", whence(results));
-    text += "| | what | reach | measured | range | | how |\n|---|---|---|---|---|---|---|\n";
-    for entry in results.entries() {
+fn with_table(text: &str, [begin, end]: [&str; 2], table: &str) -> Result<String> {
+    let missing = || format!("docs/performance.md has no {begin}or no {end}");
+    let (before, rest) = text.split_once(begin).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(end).ok_or_else(missing)?;
+    Ok(format!("{before}{begin}{table}{end}{after}"))
+}
+
+fn count_table(counts: &Kept) -> String {
+    format!("Counted with {}.\n\n{}", counts.whence(), rows_of(&counts.entries()))
+}
+
+fn rows_of<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> String {
+    let mut text =
+        "| | what | reach | measured | range | | how |\n|---|---|---|---|---|---|---|\n".to_owned();
+    for entry in entries {
         let Entry { id, what, reach, measured, detail, .. } = entry;
         let verdict = if entry.is_reached() { "ok" } else { "**MISS**" };
         let (measured, range) = (shown(*measured), range(entry));
         text +=
             &format!("| {id} | {what} | {reach} | {measured} | {range} | {verdict} | {detail} |\n");
     }
+    text
+}
+
+fn table(results: &Results) -> String {
+    let mut text = format!("{}\n\n{}", whence(results), rows_of(results.entries()));
     text += "\nNext to others, with nothing to reach:\n";
     for note in results.parts.iter().flat_map(|part| &part.notes) {
         text += &format!("- {}: {}\n", note.what, note.text);
@@ -85,7 +102,7 @@ fn whence(results: &Results) -> String {
 }
 
 /// Every plot and the name of its file.
-fn plots(results: &Results) -> Result<Vec<(&'static str, String)>> {
+fn plots(results: &Results, counts: &Kept) -> Result<Vec<(&'static str, String)>> {
     let grown = |plot: &str| -> Result<Vec<&Series>> {
         let series = results.series(plot);
         match series.is_empty() {
@@ -129,7 +146,7 @@ fn plots(results: &Results) -> Result<Vec<(&'static str, String)>> {
         series: &shares,
     };
     Ok(vec![
-        ("rows.svg", rows(results)),
+        ("rows.svg", rows(results, counts)),
         ("claim.svg", claims.draw()),
         ("borrow.svg", borrows.draw()),
         ("waiter.svg", waiters.draw()),
@@ -139,7 +156,7 @@ fn plots(results: &Results) -> Result<Vec<(&'static str, String)>> {
 }
 
 /// All figures, as what they use of what is allowed.
-fn rows(results: &Results) -> String {
+fn rows(results: &Results, counts: &Kept) -> String {
     let bar = |entry: &Entry| Bar {
         id: entry.id.clone(),
         label: entry.what.clone(),
@@ -147,7 +164,8 @@ fn rows(results: &Results) -> String {
         bound: 1.0,
         ..bar(entry)
     };
-    let bars: Vec<Bar> = results.entries().map(bar).collect();
+    let counts = counts.entries();
+    let bars: Vec<Bar> = counts.iter().chain(results.entries()).map(bar).collect();
     let plot = Bars {
         title: "Every figure next to what it has to reach",
         across: "used of what is allowed, whichever way the figure counts: up to 1 it is reached",
@@ -198,10 +216,22 @@ mod tests {
     }
 
     #[test]
-    fn the_document_shows_the_committed_results() -> Result<()> {
+    fn the_document_shows_the_committed_results_and_counts() -> Result<()> {
         let text = fs::read_to_string(page())?;
-        assert_eq!(with_table(&text, &table(&committed()))?, text, "run `make bench-plots`");
-        for number in 1..=15 {
+        let counts = Kept::read()?;
+        assert!(
+            with_table(&text, COUNTS, &count_table(&counts))? == text,
+            "run `make bench-quick SAVE=1`, or `make bench-plots` if bench/counts.json is right"
+        );
+        assert!(
+            with_table(&text, RESULTS, &table(&committed()))? == text,
+            "run `make bench-plots`"
+        );
+        assert!(
+            committed().entries().all(|entry| !Kept::has(&entry.id)),
+            "counts are stored twice"
+        );
+        for number in 1..=24 {
             assert!(text.contains(&format!("| B{number} |")), "B{number} is not there");
         }
         Ok(())
@@ -210,7 +240,7 @@ mod tests {
     #[test]
     fn the_plots_are_drawn_from_the_committed_results_and_shown() -> Result<()> {
         let text = fs::read_to_string(page())?;
-        for (name, svg) in plots(&committed())? {
+        for (name, svg) in plots(&committed(), &Kept::read()?)? {
             assert!(
                 svg == fs::read_to_string(folder().join(name))?,
                 "{name}: run `make bench-plots`"
@@ -222,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_document_without_a_place_for_results_is_left_alone() {
-        assert!(with_table("text", "table").is_err());
-        assert!(with_table(BEGIN, "table").is_err());
+        assert!(with_table("text", RESULTS, "table").is_err());
+        assert!(with_table(RESULTS[0], RESULTS, "table").is_err());
     }
 }

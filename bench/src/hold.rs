@@ -172,7 +172,7 @@ fn succession() -> Result<Figure> {
         holder.child.wait()?;
         let lease = db.inspect("x")?.ok_or("it is over already")?;
         let next = db.claim_wait("x", "b", LONG, LONG)?;
-        late.push((litelease::now_ms() - lease.lease_expires_at_ms) as f64);
+        late.push((litelease::now_ms() - lease.expires_at_ms) as f64);
         if let ClaimResult::Acquired(next) = next {
             db.release(&next)?;
         }

@@ -67,7 +67,6 @@ fn work(words: &[&str]) -> Result<()> {
             serve::named::drive_clients(address, seconds, Path::new(key_file))
         }
         ["hold", url] => serve::engines::held::hold(url),
-        ["front", redis] => serve::front(redis),
         ["queue", method, target] => serve::queue::work(method, target),
         ["write", method, file] => writers::write(method, Path::new(file)),
         _ => Err(USAGE.into()),

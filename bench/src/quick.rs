@@ -9,19 +9,19 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 
 use crate::counted::{Counted, ROWS};
-use crate::figure::shown;
+use crate::figure::{Reach, shown};
 use crate::measure::{Counts, need};
 use crate::progress::Progress;
 use crate::results::{Entry, Machine, root};
 use crate::scratch::Scratch;
-use crate::{Result, table};
+use crate::{Result, document, table};
 
 /// What is worse or better by so much is told.
 const NOTABLE: f64 = 0.05;
 
 /// The committed counts, and what made them.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+pub(crate) struct Kept {
     made_by: Makers,
     /// By what is counted, as the table says it.
     counts: BTreeMap<String, Count>,
@@ -38,6 +38,7 @@ struct Makers {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Count {
+    reach: Reach,
     count: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<f64>,
@@ -58,7 +59,8 @@ pub(crate) fn run(save: bool) -> Result<ExitCode> {
         for Counted { figure, count, raw } in rows {
             let entry = Entry::from(figure);
             table::print(&entry);
-            counted.push((entry, Count { count, raw }));
+            let reach = entry.reach;
+            counted.push((entry, Count { reach, count, raw }));
         }
     }
     println!();
@@ -66,7 +68,9 @@ pub(crate) fn run(save: bool) -> Result<ExitCode> {
     let now: BTreeMap<String, Count> =
         counted.iter().map(|(entry, count)| (key(entry), *count)).collect();
     if save {
-        Kept { made_by: Makers::here(), counts: now.clone() }.write()?;
+        let kept = Kept { made_by: Makers::here(), counts: now.clone() };
+        kept.write()?;
+        document::redraw()?;
     }
     let is_worse = compare(&Kept::read()?, &Kept { made_by: Makers::here(), counts: now });
     let missed = counted.iter().filter(|(entry, _)| !entry.is_reached());
@@ -122,7 +126,9 @@ fn compare(kept: &Kept, now: &Kept) -> bool {
         is_better = true;
     }
     if is_better && !is_worse {
-        println!("`make bench-quick SAVE=1` writes these counts to bench/counts.json");
+        println!(
+            "`make bench-quick SAVE=1` writes these counts into bench/counts.json and the page"
+        );
     }
     is_worse
 }
@@ -187,7 +193,7 @@ impl Kept {
         root().join("bench/counts.json")
     }
 
-    fn read() -> Result<Self> {
+    pub(crate) fn read() -> Result<Self> {
         let text = fs::read_to_string(Self::file()).map_err(|error| {
             format!("bench/counts.json: {error}; `make bench-quick SAVE=1` makes it")
         })?;
@@ -197,11 +203,42 @@ impl Kept {
     /// Rounded to what the table tells, so that saving again changes little.
     fn write(&self) -> Result<()> {
         let round = |number: f64| (number * 100.0).round() / 100.0;
-        let counts = self.counts.iter().map(|(what, Count { count, raw })| {
-            (what.clone(), Count { count: round(*count), raw: raw.map(round) })
+        let counts = self.counts.iter().map(|(what, Count { reach, count, raw })| {
+            (what.clone(), Count { reach: *reach, count: round(*count), raw: raw.map(round) })
         });
         let rounded = Kept { made_by: self.made_by.clone(), counts: counts.collect() };
         Ok(fs::write(Self::file(), serde_json::to_string_pretty(&rounded)? + "\n")?)
+    }
+}
+
+impl Kept {
+    /// The rows as the table shows them, in its order.
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        let entry = |(what, count): (&String, &Count)| {
+            let Count { reach, count, raw } = *count;
+            let (id, what) = what.split_once(' ').unwrap_or((what, ""));
+            let (measured, detail) = match raw {
+                Some(raw) if what.contains('÷') => (count / raw, format!("{count:.0} / {raw:.0}")),
+                Some(raw) => (count, format!("raw {}", shown(raw))),
+                None => (count, String::new()),
+            };
+            let (id, what) = (id.into(), what.into());
+            Entry { id, what, reach, measured, range: None, detail }
+        };
+        let mut entries: Vec<Entry> = self.counts.iter().map(entry).collect();
+        let order = |entry: &Entry| ROWS.iter().position(|(id, _)| *id == entry.id);
+        entries.sort_by_key(order);
+        entries
+    }
+
+    /// Checks whether a row is one of counts.
+    pub(crate) fn has(id: &str) -> bool {
+        ROWS.iter().any(|(row, _)| *row == id)
+    }
+
+    /// What made the counts.
+    pub(crate) fn whence(&self) -> String {
+        self.made_by.shown()
     }
 }
 
@@ -221,10 +258,11 @@ impl Makers {
 mod tests {
     use super::*;
 
-    const BEFORE: Count = Count { count: 10_000.0, raw: Some(8_000.0) };
+    const REACH: Reach = Reach::AtMost(1.4);
+    const BEFORE: Count = Count { reach: REACH, count: 10_000.0, raw: Some(8_000.0) };
 
     fn check(count: f64, raw: f64, is_same: bool, begins: &str) {
-        let text = match verdict(BEFORE, Count { count, raw: Some(raw) }, is_same) {
+        let text = match verdict(BEFORE, Count { reach: REACH, count, raw: Some(raw) }, is_same) {
             Verdict::Same => "same".into(),
             Verdict::Better(change) => format!("better: {change}"),
             Verdict::Worse(change) => format!("worse: {change}"),
@@ -268,7 +306,7 @@ mod tests {
 
     #[test]
     fn what_has_no_bare_statement_is_compared_by_itself() {
-        let alone = |count| Count { count, raw: None };
+        let alone = |count| Count { reach: REACH, count, raw: None };
         assert_eq!(verdict(alone(17.0), alone(17.0), false), Verdict::Same);
         assert!(matches!(verdict(alone(17.0), alone(18.0), false), Verdict::Worse(_)));
         assert!(matches!(verdict(alone(0.0), alone(1.0), true), Verdict::Worse(_)));

@@ -110,6 +110,18 @@ impl Results {
         self.parts.sort_by_key(|part| order.iter().position(|rows| *rows == part.rows));
     }
 
+    /// The same without some rows. What else was measured with them stays.
+    pub(crate) fn without(&self, is_left_out: impl Fn(&str) -> bool) -> Self {
+        let mut parts = self.parts.clone();
+        for part in &mut parts {
+            part.entries.retain(|entry| !is_left_out(&entry.id));
+        }
+        parts.retain(|part| {
+            !(part.entries.is_empty() && part.series.is_empty() && part.notes.is_empty())
+        });
+        Results { machine: self.machine.clone(), parts }
+    }
+
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.parts.iter().flat_map(|part| &part.entries)
     }

@@ -7,7 +7,6 @@
 mod drive;
 pub(crate) mod engines;
 mod etcd;
-mod front;
 mod http;
 mod memory;
 pub(crate) mod named;
@@ -54,11 +53,6 @@ pub(crate) fn drive(address: &str, seconds: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs the HTTP of the service in front of a Redis that is already running.
-pub(crate) fn front(redis: &str) -> Result<()> {
-    front::run(redis.parse()?, SLOTS)
-}
-
 /// A server to compare with: its name, the ratio that the service must reach, and how to measure
 /// its calls per second.
 struct Peer {
@@ -90,18 +84,6 @@ const PEERS: &[Peer] = &[
         reach: 18.0,
         rate: |place, seconds| http_rate(place.litelease(&["--max-batch", "1"])?.address, seconds),
         is_there: || true,
-    },
-    Peer {
-        id: "B11",
-        what: "calls/s of the service ÷ Redis always, behind the same HTTP",
-        reach: 1.4,
-        rate: |place, seconds| {
-            let redis = place.redis()?;
-            let mut front = Command::new(std::env::current_exe()?);
-            front.args(["front", &redis.address.to_string()]);
-            http_rate(listening(front)?.address, seconds)
-        },
-        is_there: redis::is_there,
     },
     Peer {
         id: "B11",

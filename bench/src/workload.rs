@@ -10,7 +10,7 @@ use std::{ptr, slice, str};
 
 use litelease::rusqlite::{Connection, ffi};
 use litelease::{
-    ClaimResult, Guard, LeaseInfo, Leases, Litelease, LiteleaseRef, ReleaseResult, RenewResult,
+    ClaimResult, Guard, Lease, Leases, Litelease, LiteleaseRef, ReleaseResult, RenewResult,
 };
 
 use crate::{Result, queue};
@@ -94,11 +94,11 @@ fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
         // the next step, so it is copied.
         "raw-token" => selects(db, rounds, |_, token, _| token),
         "raw-owner" => selects(db, rounds, |owner, _, _| owner.to_owned()),
-        "raw-inspect" => selects(db, rounds, |owner, token, lease_expires_at_ms| LeaseInfo {
+        "raw-inspect" => selects(db, rounds, |owner, token, expires_at_ms| Lease {
             name: NAME.to_owned(),
             owner: owner.to_owned(),
             token,
-            lease_expires_at_ms,
+            expires_at_ms,
         }),
         "batch" => batches(db, rounds),
         "queue-cycle" => queue::cycles(db, rounds),
@@ -150,7 +150,7 @@ fn inserts(db: &Litelease, rounds: u32, guard: Option<&Guard>) -> Result<()> {
     let ClaimResult::Acquired(lease) = db.claim(NAME, OWNER, TTL)? else {
         return Err("busy".into());
     };
-    db.present(NAME, lease.token)?;
+    db.present((NAME, lease.token))?;
     let insert = c"INSERT INTO orders (name, owner, lease_token) VALUES (?1, ?2, ?3)";
     let insert = Raw::new(db.conn(), insert)?;
     (0..rounds).try_for_each(|_| insert.write(&[lease.token]))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import litelease
-from litelease import Acquired, FloorTooLow, LeaseInfo, Litelease, Rejected, TokenExhausted
+from litelease import Acquired, FloorTooLow, Lease, Litelease, Rejected, TokenExhausted
 
 EPOCH = 1 << 32
 
@@ -202,7 +202,7 @@ def test_raising_a_name_supersedes_its_holder() -> None:
     db.claim("x", "a", ttl=30)
     db.raise_name("x", 100)
     assert db.owner("x") is None and db.token("x") == 101
-    renewed = db.renew(LeaseInfo("x", "a", 1, 0), ttl=30)
+    renewed = db.renew(Lease("x", "a", 1, 0), ttl=30)
     assert isinstance(renewed, Rejected) and renewed.newest == 101
     with pytest.raises(FloorTooLow):
         db.raise_name("x", 100)

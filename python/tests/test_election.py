@@ -124,7 +124,7 @@ def test_a_leader_reads_in_one_snapshot_under_its_term(db: Litelease) -> None:
         assert leader.read(work) == [("begin",)]
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             leader.read(lambda conn: conn.execute("INSERT INTO decisions VALUES ('lost', 1)"))
-        with pytest.raises(LiteleaseError, match="no one snapshot"):
+        with pytest.raises(LiteleaseError, match="not of one snapshot"):
             leader.read(lambda conn: conn.rollback())
         with pytest.raises(ZeroDivisionError):
             leader.read(lambda conn: 1 / 0)

@@ -26,7 +26,7 @@ from typing import Any, Callable, Iterator
 import pytest
 
 import litelease
-from litelease import Acquired, Gate, LeaseInfo, Litelease, LiteleaseError, Lost, Pools, Queue, SingleWriter, Tracker
+from litelease import Acquired, Gate, Lease, Litelease, LiteleaseError, Lost, Pools, Queue, SingleWriter, Tracker
 from litelease._identity import identity
 
 IS_THOROUGH = bool(os.environ.get("LITELEASE_THOROUGH"))
@@ -81,9 +81,9 @@ def claimed(db: Litelease) -> None:
     db.claim("x", "a", 3600)
 
 
-def dead() -> LeaseInfo:
+def dead() -> Lease:
     """The lease of ``claimed``. Only its owner and token count."""
-    return LeaseInfo("x", "a", 1, 0)
+    return Lease("x", "a", 1, 0)
 
 
 def claimed_strongly(db: Litelease) -> None:

@@ -129,7 +129,7 @@ def test_a_failed_verb_leaves_no_transaction_open_and_nothing_written() -> None:
         db.claim("x", 7, LONG)  # type: ignore[arg-type]
     assert not db.conn.in_transaction and db.token("x") is None
     brief = db.claim("x", "a", 0.0001, now_ms=100)
-    assert isinstance(brief, Acquired) and brief.lease.lease_expires_at_ms == 101, "rounded up"
+    assert isinstance(brief, Acquired) and brief.lease.expires_at_ms == 101, "rounded up"
 
 
 def test_a_table_that_sqlite_respelled_is_ours_and_a_difference_names_the_column() -> None:
@@ -233,7 +233,7 @@ def test_the_clock_is_read_after_the_write_lock_is_held(tmp_path: Path) -> None:
     claimed = db.claim("x", "a", 2)
     timer.join()
     assert isinstance(claimed, Acquired)
-    assert claimed.lease.lease_expires_at_ms >= before_ms + 400 + 2000
+    assert claimed.lease.expires_at_ms >= before_ms + 400 + 2000
 
 
 def test_a_grant_that_is_over_when_it_arrives_is_not_reported_as_acquired() -> None:

@@ -24,7 +24,7 @@ from litelease import (
     Acquired,
     Busy,
     HoldTimeout,
-    LeaseInfo,
+    Lease,
     Litelease,
     LiteleaseError,
     Pools,
@@ -87,13 +87,13 @@ def test_no_is_falsy_and_yes_is_true() -> None:
     assert not db.release_by_owner("x", "b") and db.release_by_owner("x", "a")
     assert not db.checkpoint("x", 7, None) and db.checkpoint("x", 1, None)
     assert db.admit("x", 2) and not db.admit("x", 1)
-    assert not Stale(1) and not Busy(LeaseInfo("x", "a", 1, 1))
+    assert not Stale(1) and not Busy(Lease("x", "a", 1, 1))
 
 
 def test_seconds_may_be_a_timedelta(tmp_path: Path) -> None:
     db = fresh()
     claimed = db.claim("x", "a", timedelta(minutes=1), now_ms=0)
-    assert isinstance(claimed, Acquired) and claimed.lease.lease_expires_at_ms == 60_000
+    assert isinstance(claimed, Acquired) and claimed.lease.expires_at_ms == 60_000
     pools = Pools(db.conn)
     pools.register("p", 1)
     lent = pools.borrow("p", timedelta(seconds=2), now_ms=0)
@@ -132,7 +132,7 @@ def test_live_leases_are_listed_by_prefix() -> None:
         db.claim(name, "a", ttl_ms=50, now_ms=100)
     db.release_by_owner("leader", "a", now_ms=110)
     assert [lease.name for lease in db.leases(now_ms=120)] == ["Jobs/c", "jobs/a", "jobs/b"]
-    assert db.leases("jobs/", now_ms=120) == [LeaseInfo("jobs/a", "a", 1, 150), LeaseInfo("jobs/b", "a", 1, 150)]
+    assert db.leases("jobs/", now_ms=120) == [Lease("jobs/a", "a", 1, 150), Lease("jobs/b", "a", 1, 150)]
     assert db.leases(now_ms=150) == []
 
 

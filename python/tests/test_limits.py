@@ -21,7 +21,7 @@ import litelease
 from litelease import (
     InvalidTime,
     InvalidTtl,
-    LeaseInfo,
+    Lease,
     Litelease,
     Lost,
     NotRequested,
@@ -85,7 +85,7 @@ def test_the_trust_of_a_hold_ends_with_its_time_and_not_with_the_ttl(db: Litelea
     with db.hold("import", ttl=60, max_time=3) as held:
         held.check()
         lease = db.inspect("import")
-        assert lease is not None and lease.lease_expires_at_ms - time.time_ns() // 1_000_000 <= 3000
+        assert lease is not None and lease.expires_at_ms - time.time_ns() // 1_000_000 <= 3000
         assert held.lease == lease
         assert held._trusted_until <= litelease._wait.clock() + 2.7
         assert lost_reason(held).kind == "TimeIsUp"
@@ -103,11 +103,11 @@ def test_a_renewal_that_was_cut_prolongs_trust_by_what_was_granted(db: Litelease
                 assert lost.reason.kind == "TimeIsUp"
                 break
             lease = db.inspect("import", now_ms=0)
-            assert lease is not None and before_ms < lease.lease_expires_at_ms
+            assert lease is not None and before_ms < lease.expires_at_ms
             # By the row's clock, trust ends at least the margin before the lease does.
             trusted_until, left_ms = held._trusted_until, held._expires_at_ms - time.time_ns() // 1_000_000
             assert (trusted_until - litelease._wait.clock()) * 1000 <= left_ms - 50
-            renewed_until = max(renewed_until, lease.lease_expires_at_ms)
+            renewed_until = max(renewed_until, lease.expires_at_ms)
             time.sleep(0.01)
         assert renewed_until > 0 and held.lost.wait(5)
 
@@ -118,7 +118,7 @@ def test_a_cut_grant_is_not_counted_longer_by_the_part_of_a_millisecond(
     # The expiry counts whole milliseconds, the holder's clock does not: what was left used to be
     # rounded up.
     with db.hold("import", ttl=30) as held:
-        renewed = litelease.Renewed(replace(held.lease, lease_expires_at_ms=1_000))
+        renewed = litelease.Renewed(replace(held.lease, expires_at_ms=1_000))
         with monkeypatch.context() as patched:
             patched.setattr(litelease._keeper, "time", SimpleNamespace(time_ns=lambda: 400_900_000))
             assert litelease._keeper._granted(held, 400, renewed) == 0.5991
@@ -128,7 +128,7 @@ def test_a_renewal_past_the_end_is_refused(db: Litelease) -> None:
     lease = db.claim("import", "a", ttl_ms=100, now_ms=100).lease  # type: ignore[union-attr]
     assert db.limit("import", lease.token, not_after_ms=150, now_ms=100) == Stored()
     renewed = db.renew(lease, ttl_ms=100, now_ms=149)
-    assert renewed and renewed.lease.lease_expires_at_ms == 200, "nothing is cut"
+    assert renewed and renewed.lease.expires_at_ms == 200, "nothing is cut"
     refused = db.renew(lease, ttl_ms=100, now_ms=150)
     assert isinstance(refused, Rejected) and refused.reason is Reason.TIME_IS_UP
 
@@ -310,7 +310,7 @@ def test_odd_input_is_refused_and_nothing_is_written(db: Litelease) -> None:
         db.limit("nobody", 1, progress_within=1),
         db.progress("nobody", 1),
         db.request("nobody", "b", within=1),
-        db.hand_over(LeaseInfo("nobody", "a", 1, 0), 30),
+        db.hand_over(Lease("nobody", "a", 1, 0), 30),
         db.progress("", 1),  # an old token
         db.progress("", 99),
         db.checkpoint("", 1, "late"),

@@ -19,7 +19,7 @@ from litelease import (
     Item,
     ItemInfo,
     Leased,
-    LeaseInfo,
+    Lease,
     Litelease,
     LiteleaseError,
     Pools,
@@ -173,21 +173,21 @@ class Verbs(Player):
         if step.verb == "ensure":
             return told(db.ensure(name, owner, ttl_ms=ttl, now_ms=now))
         if step.verb == "claim from dead":
-            dead = LeaseInfo(name, words["from"], token or 0, 0)
+            dead = Lease(name, words["from"], token or 0, 0)
             return told(db._claim_from_dead(name, owner, dead=dead, ttl_ms=ttl, now_ms=now))
         if step.verb == "renew":
             if token is None:
                 return told(db.renew_by_owner(name, owner, ttl_ms=ttl, now_ms=now))
-            return told(db.renew(LeaseInfo(name, owner, token, 0), ttl_ms=ttl, now_ms=now))
+            return told(db.renew(Lease(name, owner, token, 0), ttl_ms=ttl, now_ms=now))
         if step.verb == "release":
             if token is None:
                 return told(db.release_by_owner(name, owner, now_ms=now))
-            return told(db.release(LeaseInfo(name, owner, token, 0), now_ms=now))
+            return told(db.release(Lease(name, owner, token, 0), now_ms=now))
         if step.verb == "transfer":
             new_owner = words["new_owner"]
             if token is None:
                 return told(db.transfer_by_owner(name, owner, new_owner, ttl_ms=ttl, now_ms=now))
-            return told(db.transfer(LeaseInfo(name, owner, token, 0), new_owner, ttl_ms=ttl, now_ms=now))
+            return told(db.transfer(Lease(name, owner, token, 0), new_owner, ttl_ms=ttl, now_ms=now))
         if step.verb == "break":
             return told(db.break_lease(name, now_ms=now))
         if step.verb == "purge":
@@ -199,7 +199,7 @@ class Verbs(Player):
             found = db.owner(name, now_ms=now)
             return "none" if found is None else f"owner {shown(found)}"
         if step.verb == "attach":
-            return told(db.attach(LeaseInfo(name, "", token or 0, 0), words["value"], now_ms=now))
+            return told(db.attach(Lease(name, "", token or 0, 0), words["value"], now_ms=now))
         if step.verb == "value":
             return valued(db.value(name, now_ms=now))
         if step.verb == "limit":
@@ -222,7 +222,7 @@ class Verbs(Player):
         if step.verb == "hand over":
             if token is None:
                 return told(db.hand_over_by_owner(name, owner, ttl_ms=ttl, now_ms=now))
-            return told(db.hand_over(LeaseInfo(name, owner, token, 0), ttl_ms=ttl, now_ms=now))
+            return told(db.hand_over(Lease(name, owner, token, 0), ttl_ms=ttl, now_ms=now))
         if step.verb == "take over":
             before, taken = db.inspect(name, now_ms=now), db.take_over(name, owner, ttl_ms=ttl, now_ms=now)
             assert taken.previous == before, step.place
@@ -384,8 +384,8 @@ def told(answer: object) -> str:
     return f"rejected {answer.reason.value}"
 
 
-def grant(lease: LeaseInfo) -> str:
-    return f"{lease.token} until {lease.lease_expires_at_ms}"
+def grant(lease: Lease) -> str:
+    return f"{lease.token} until {lease.expires_at_ms}"
 
 
 def by_its_words(error: sqlite3.Error) -> str:

@@ -49,7 +49,7 @@ def kind(held: litelease.SessionName) -> str:
 
 
 def expiries(db: Litelease) -> list[int]:
-    return [lease.lease_expires_at_ms for lease in db.leases()]
+    return [lease.expires_at_ms for lease in db.leases()]
 
 
 def test_an_identity_is_busy_until_its_session_is_closed_and_closing_frees_everything(db: Litelease) -> None:

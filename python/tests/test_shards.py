@@ -78,7 +78,7 @@ def test_a_shard_that_is_handed_over_ends_with_the_session_of_its_new_member(db:
     def end(name: str) -> int:
         lease = db.inspect(name)
         assert lease is not None
-        return lease.lease_expires_at_ms
+        return lease.expires_at_ms
 
     with Shards.join(db, "orders", 2, "a", 3600) as a:
         assert all(isinstance(a.next(30), ShardAssigned) for _ in range(2))

@@ -141,8 +141,10 @@ def test_what_a_call_owes_is_remembered_although_it_had_to_wait_for_another_thre
         assert conn.in_transaction
         del db, thread
         gc.collect()
-        assert isinstance(Litelease(conn).claim(f"next {number}", "a", 30), Acquired)
+        with pytest.raises(LiteleaseError, match="begin again"):
+            Litelease(conn).claim(f"next {number}", "a", 30)
         assert not conn.in_transaction
+        assert isinstance(Litelease(conn).claim(f"next {number}", "a", 30), Acquired)
         assert Litelease(conn).token("x") is None
         conn.close()
 
@@ -175,10 +177,10 @@ def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
     assert db.token("x") is None and db.token("y") is None
     calls: list[Callable[[], object]] = [
         joined.bootstrap,
-        lambda: joined._claim_from_dead("x", "b", 30, dead=litelease.LeaseInfo("x", "a", 1, 0)),
-        lambda: joined.renew(litelease.LeaseInfo("x", "a", 1, 0), 30),
-        lambda: joined.release(litelease.LeaseInfo("x", "a", 1, 0)),
-        lambda: joined.transfer(litelease.LeaseInfo("x", "a", 1, 0), "b", 30),
+        lambda: joined._claim_from_dead("x", "b", 30, dead=litelease.Lease("x", "a", 1, 0)),
+        lambda: joined.renew(litelease.Lease("x", "a", 1, 0), 30),
+        lambda: joined.release(litelease.Lease("x", "a", 1, 0)),
+        lambda: joined.transfer(litelease.Lease("x", "a", 1, 0), "b", 30),
         lambda: joined.renew_by_owner("x", "a", 30),
         lambda: joined.release_by_owner("x", "a"),
         lambda: joined.transfer_by_owner("x", "a", "b", 30),

@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_cluster::{ClaimResult, Cluster, LeaseInfo, RenewResult};
-use litelease_engine::{Change, Stored};
+use litelease_cluster::engine::{Change, Stored};
+use litelease_cluster::{ClaimResult, Cluster, Lease, RenewResult};
 
 use super::{Server, etcd, postgres};
 use crate::Result;
@@ -248,7 +248,7 @@ fn of_target(target: &Target, server: &Server) -> Result<[Figure; 3]> {
     ])
 }
 
-fn claim(cluster: &Cluster) -> Result<(LeaseInfo, f64)> {
+fn claim(cluster: &Cluster) -> Result<(Lease, f64)> {
     let begin = Instant::now();
     let claimed = cluster.claim("x", "a", LONG)?;
     let took = ms(begin.elapsed());

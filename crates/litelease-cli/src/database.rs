@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use litelease::rusqlite::{Connection, OpenFlags};
-use litelease::{LeaseInfo, Litelease, ReleaseResult};
+use litelease::{Lease, Litelease, ReleaseResult};
 
 use crate::Common;
 use crate::engine_url::EngineUrl;
@@ -39,8 +39,9 @@ pub(crate) fn path(common: &Common) -> Result<PathBuf> {
 
 /// Returns the user's own file, in the folder for state that outlives a program.
 pub(crate) fn own_path() -> Result<PathBuf> {
-    let folder = state_folder()
-        .ok_or_else(|| Failure::usage("there is no $HOME: say with --db where the leases are"))?;
+    let folder = state_folder().ok_or_else(|| {
+        Failure::usage("$HOME is not set: name the file with the leases with --db")
+    })?;
     Ok(folder.join("leases.sqlite3"))
 }
 
@@ -102,11 +103,11 @@ pub(crate) fn open_patiently(common: &Common, wait: Duration) -> Result<Liteleas
 
 /// Releases a lease, and waits for other writers as long as the claim did. Returns whether the
 /// lease is over.
-pub(crate) fn release_patiently(path: &Path, lease: &LeaseInfo) -> bool {
+pub(crate) fn release_patiently(path: &Path, lease: &Lease) -> bool {
     let release = || -> litelease::Result<ReleaseResult> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
-        let left_ms = lease.lease_expires_at_ms.saturating_sub(litelease::now_ms());
+        let left_ms = lease.expires_at_ms.saturating_sub(litelease::now_ms());
         let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or_default());
         connection.busy_timeout(left.min(PATIENCE))?;
         Litelease::from_connection(connection).release(lease)
@@ -121,7 +122,7 @@ pub(crate) fn check_local(path: &Path) -> Result<()> {
     let there = if path.exists() { path } else { folder.unwrap_or(Path::new(".")) };
     match network_filesystem(there) {
         Some(kind) => {
-            let text = format!("it is on {kind}: {NOT_LOCAL}, and choose it with --db");
+            let text = format!("it is on {kind}: {NOT_LOCAL}, and name it with --db");
             Err(Failure::failed("NetworkFilesystem", text))
         }
         None => Ok(()),
@@ -129,7 +130,8 @@ pub(crate) fn check_local(path: &Path) -> Result<()> {
 }
 
 /// The error for a file on a network filesystem.
-pub(crate) const NOT_LOCAL: &str = "locks over a network are not to be trusted, use a local disk";
+pub(crate) const NOT_LOCAL: &str =
+    "file locks are not reliable over a network: use a file on a local disk";
 
 /// Makes sure that the file is still the one that was opened.
 pub(crate) fn check_moved(db: &Litelease) -> Result<()> {
@@ -188,8 +190,8 @@ pub(crate) fn not_wal(common: &Common) -> Result<Option<Failure>> {
         Err(error) => format!("does not tell its journal mode ({error})"),
     };
     let text = format!(
-        "{} {found}: unless it is WAL, readers and this command wait for each other; PRAGMA \
-         journal_mode = WAL switches it, once",
+        "{} {found}, in which readers and this command wait for each other: run PRAGMA journal_mode \
+         = WAL on it once",
         path.display()
     );
     Ok(Some(Failure::new(code::OK, "NotWal", text)))

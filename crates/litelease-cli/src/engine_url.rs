@@ -3,7 +3,7 @@
 use std::env;
 use std::fs;
 
-use litelease_cluster::Place;
+use litelease_cluster as cluster;
 
 use crate::Common;
 use crate::exit::{Failure, Result};
@@ -26,12 +26,12 @@ impl EngineUrl {
     /// Returns the URL that `--db` or `$LITELEASE_DB` has, if it is none of a file.
     pub(crate) fn of(common: &Common) -> Result<Option<Self>> {
         match common.db.as_ref().and_then(|db| db.to_str()) {
-            Some(url) if Place::is_url(url) => {
+            Some(url) if cluster::EngineUrl::is_url(url) => {
                 EngineUrl::read("--db", url, common.is_db_argument).map(Some)
             }
             // As a file, it would be shown with its password.
             Some(text) if is_almost_url(text) => Err(Failure::usage(
-                "--db: a URL has :// behind its scheme; if it is a file, write ./ in front of its name",
+                "--db: write :// after etcd or postgres; if this is a file, write ./ in front of its name",
             )),
             _ => Ok(None),
         }
@@ -58,14 +58,16 @@ impl EngineUrl {
             }
             _ => text.to_owned(),
         };
-        let place = whole.parse::<Place>().map_err(|error| wrong(error.to_string()))?;
+        let parsed =
+            whole.parse::<cluster::EngineUrl>().map_err(|error| wrong(error.to_string()))?;
+        check_built(&parsed, ENGINES).map_err(wrong)?;
         if is_argument && has_password {
             return Err(wrong(format!(
-                "other users see arguments, and this one has a password: leave the password out and name a \
-                 file with it in ${PASSWORD_FILE}, or put the URL into $LITELEASE_DB"
+                "other users can see arguments, and this one has a password: leave the password out and name \
+                 a file with it in ${PASSWORD_FILE}, or put the URL into $LITELEASE_DB"
             )));
         }
-        Ok(EngineUrl { whole, bare, shown: place.to_string() })
+        Ok(EngineUrl { whole, bare, shown: parsed.to_string() })
     }
 
     /// Returns the URL with its password, for nobody but the engine.
@@ -86,6 +88,28 @@ impl EngineUrl {
     /// Checks whether the engine has a clock of its own.
     pub(crate) fn has_clock(&self) -> bool {
         !self.whole.starts_with("etcd")
+    }
+}
+
+/// The engines that this program was built with.
+const ENGINES: &[&str] = &[
+    #[cfg(feature = "etcd")]
+    "etcd",
+    #[cfg(feature = "postgres")]
+    "PostgreSQL",
+];
+
+/// Refuses a URL whose engine is not among those that were built.
+fn check_built(url: &cluster::EngineUrl, built: &[&str]) -> std::result::Result<(), String> {
+    let engine = match url {
+        cluster::EngineUrl::Etcd(_) => "etcd",
+        _ => "PostgreSQL",
+    };
+    match built.contains(&engine) {
+        true => Ok(()),
+        false => Err(format!(
+            "this litelease was built without {engine}: run `make build-cli`, and use target/release/litelease"
+        )),
     }
 }
 
@@ -150,10 +174,27 @@ mod tests {
     }
 
     #[test]
+    fn a_program_without_engines_says_how_to_build_one_with_them() -> cluster::Result<()> {
+        for (url, engine) in [("etcd://a", "etcd"), ("postgres://a/b", "PostgreSQL")] {
+            let url: cluster::EngineUrl = url.parse()?;
+            assert_eq!(check_built(&url, ENGINES), Ok(()));
+            let refused = check_built(&url, &[]).err().unwrap_or_default();
+            assert!(
+                refused.contains(&format!("without {engine}: run `make build-cli`")),
+                "{refused}"
+            );
+        }
+        Ok(())
+    }
+
+    #[test]
     fn a_password_in_an_argument_is_refused_without_showing_it() {
         let refused = EngineUrl::read("--db", "postgres://u:geheim@h/d", true).err();
         let text = refused.map(|failure| failure.to_string()).unwrap_or_default();
-        assert!(text.contains("other users see arguments") && !text.contains("geheim"), "{text}");
+        assert!(
+            text.contains("other users can see arguments") && !text.contains("geheim"),
+            "{text}"
+        );
         let read = EngineUrl::read("--db", "postgres://u:geheim@h/d", false);
         assert!(
             read.is_ok_and(

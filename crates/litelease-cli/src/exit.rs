@@ -209,10 +209,12 @@ fn way_out(error: &litelease::rusqlite::Error) -> &'static str {
     use litelease::rusqlite::ErrorCode;
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            ": somebody is writing it, litelease doctor tells who"
+            ": another process is writing it; litelease doctor shows which"
         }
         Some(ErrorCode::NotADatabase) => ": choose another file with --db",
-        Some(ErrorCode::CannotOpen) => ": is its folder there, and may you write in it?",
+        Some(ErrorCode::CannotOpen) => {
+            ": check that its folder exists and that you may write in it"
+        }
         Some(ErrorCode::ReadOnly) => ": make it writable, or choose another file with --db",
         Some(ErrorCode::DiskFull) => ": free some space",
         _ => "",

@@ -74,8 +74,7 @@ pub(crate) struct Common {
     /// Print answers and errors as JSON
     #[arg(long, global = true)]
     json: bool,
-    /// Print nothing while waiting, nor what the exit code already says: busy, released, nobody has
-    /// it
+    /// Print results and errors only: nothing while waiting, and nothing that the exit code says
     #[arg(short, long, global = true)]
     quiet: bool,
 }
@@ -85,8 +84,8 @@ impl Common {
     pub(crate) fn server(&self) -> exit::Result<Option<&str>> {
         match (&self.server, &self.db) {
             (Some(_), Some(_)) => Err(Failure::usage(
-                "a file or a server? give --db or --server, and not both (the same holds for \
-                 $LITELEASE_DB and $LITELEASE_SERVER)",
+                "both a file and a server are given: use --db or --server, or one of $LITELEASE_DB and \
+                 $LITELEASE_SERVER",
             )),
             (Some(url), None) if url.is_empty() => {
                 Err(Failure::usage("--server (or $LITELEASE_SERVER) is empty: give it a URL"))
@@ -116,7 +115,7 @@ const EXAMPLES: &str = "Examples:
   litelease run -n nightly -- backup.sh   or not at all, if it is already running
   litelease run --slots 3 x -- job.sh     at most three at a time
   litelease status                        who has what, for how long
-  litelease demo                          why a token is better than a lock, in 20 seconds";
+  litelease demo                          why a token is better than a lock, in 6 seconds";
 
 fn main() -> ExitCode {
     // What comes after a -- is somebody else's.
@@ -185,7 +184,7 @@ fn tell_usage(error: &clap::Error, wants_json: bool) -> ExitCode {
             "borrow" => "",
             _ => " --db FILE",
         };
-        let text = format!("{said}: like litelease {word}{name} -- COMMAND");
+        let text = format!("{said}: write litelease {word}{name} -- COMMAND");
         Failure::usage(text).tell(wants_json);
         return ExitCode::from(code::USAGE);
     }

@@ -2,7 +2,7 @@
 //! `NO_COLOR`.
 
 use anstyle::{AnsiColor, Style};
-use litelease::{Identity, LeaseInfo, LeaseRow, Liveness, Status};
+use litelease::{Identity, Lease, LeaseRow, Liveness, Status};
 use serde_json::{Value, json};
 
 use crate::Common;
@@ -43,14 +43,14 @@ pub(crate) fn remark(common: &Common, value: Value, text: &str) -> Result<()> {
 }
 
 /// Describes the holder of a busy name, in one line.
-pub(crate) fn held_by(current: &LeaseInfo) -> String {
+pub(crate) fn held_by(current: &Lease) -> String {
     let (name, who) = (printable(&current.name), owner(&current.owner));
-    let left = time_left(current.lease_expires_at_ms);
+    let left = time_left(current.expires_at_ms);
     format!("{name} is held by {who} (token {}), for {left} more", current.token)
 }
 
 /// Says that another owner has the name, and returns the exit code for that.
-pub(crate) fn busy(common: &Common, current: &LeaseInfo) -> Result<u8> {
+pub(crate) fn busy(common: &Common, current: &Lease) -> Result<u8> {
     if common.json {
         say(&json!({ "busy": lease(current) }).to_string())?;
     } else if !common.quiet {
@@ -60,10 +60,10 @@ pub(crate) fn busy(common: &Common, current: &LeaseInfo) -> Result<u8> {
 }
 
 /// Returns a lease as JSON.
-pub(crate) fn lease(lease: &LeaseInfo) -> Value {
+pub(crate) fn lease(lease: &Lease) -> Value {
     entry(&LeaseRow {
         name: lease.name.clone(),
-        tenure: Some((lease.owner.clone(), lease.lease_expires_at_ms)),
+        tenure: Some((lease.owner.clone(), lease.expires_at_ms)),
         token: lease.token,
     })
 }

@@ -12,7 +12,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use litelease::rusqlite::types::Value;
-use litelease::{ClaimResult, LeaseInfo, LeaseRow, Loss, LossSignal, RequestInfo, Status};
+use litelease::{
+    ClaimResult, GrantRef, Lease, LeaseRow, Loss, LossSignal, RequestInfo, SlotRow, Status,
+};
 
 use crate::Common;
 use crate::engine_url::EngineUrl;
@@ -34,27 +36,33 @@ pub(crate) trait Place: Send {
         Err(not_here(&self.shown()))
     }
     fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult>;
-    fn renew(&self, grant: &Meant, ttl: Duration) -> Result<Verdict<LeaseInfo>>;
+    fn renew(&self, grant: &GrantArgument, ttl: Duration) -> Result<Verdict<Lease>>;
     /// Returns the name and the token that were released.
-    fn release(&self, grant: &Meant) -> Result<Verdict<(String, i64)>>;
-    fn transfer(&self, grant: &Meant, to: &str, ttl: Duration) -> Result<Verdict<LeaseInfo>>;
+    fn release(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>>;
+    fn transfer(&self, grant: &GrantArgument, to: &str, ttl: Duration) -> Result<Verdict<Lease>>;
     /// Returns the owner and the token that was broken.
     fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>>;
     /// Ends a lease whose token could not be told to its caller.
-    fn take_back(&self, lease: &LeaseInfo) -> Result<Verdict<(String, i64)>>;
-    fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>>;
+    fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>>;
+    fn inspect(&self, name: &str) -> Result<Option<Lease>>;
     /// Returns the known names: with `all` also those that nobody has.
     fn list(&self, all: bool) -> Result<Vec<LeaseRow>>;
+    /// Returns how many slots of all pools are held; `None` where that cannot be known.
+    fn slots_in_use(&self) -> Result<Option<i64>>;
+    /// Returns the slots that are held under a name.
+    fn slots(&self, _name: &str) -> Result<Vec<SlotRow>> {
+        Err(not_here(&self.shown()))
+    }
     /// Returns names that may be meant by one that is not known.
     fn known(&self) -> Vec<String>;
     /// Waits until nobody has the name. Returns the holder if the time is over before.
-    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<LeaseInfo>>;
+    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>>;
     /// Watches these names, or all if none is given.
     fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>>;
     /// Claims a name, or borrows a slot, and keeps it alive.
     fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>>;
     /// Notes that the work under a grant goes on. Returns its name and token.
-    fn progress(&self, _: &Meant) -> Result<Verdict<(String, i64)>> {
+    fn progress(&self, _: &GrantArgument) -> Result<Verdict<(String, i64)>> {
         Err(not_here(&self.shown()))
     }
     /// Deletes the rows of names that have not been live since a time, and returns how many.
@@ -66,7 +74,7 @@ pub(crate) trait Place: Send {
         Err(not_here(&self.shown()))
     }
     /// Returns the secret of a grant that was just claimed, where grants have one.
-    fn secret(&self, _: &LeaseInfo) -> Option<String> {
+    fn secret(&self, _: &Lease) -> Option<String> {
         None
     }
     /// Returns who keeps others from writing, if that can be known.
@@ -88,11 +96,25 @@ pub(crate) struct Claim<'a> {
 }
 
 /// The grant that a command line means.
-pub(crate) struct Meant {
+pub(crate) struct GrantArgument {
     pub(crate) name: String,
     pub(crate) token: Option<i64>,
     /// Owner and token of the `litelease run` of this name around this process.
     pub(crate) run: Option<(String, i64)>,
+}
+
+impl GrantArgument {
+    /// Returns the grant as the verbs take it.
+    pub(crate) fn named(&self) -> Result<GrantRef<'_>> {
+        let name = &self.name;
+        match (self.token, &self.run) {
+            (Some(token), _) => Ok((name, token).into()),
+            (None, Some((owner, token))) => {
+                Ok(GrantRef { name, token: *token, owner: Some(owner) })
+            }
+            (None, None) => Err(not_named(name)),
+        }
+    }
 }
 
 /// The answer to a verb on a grant.
@@ -106,7 +128,7 @@ pub(crate) struct Rejection {
     pub(crate) reason: String,
     /// Whether nobody was ever granted the name.
     pub(crate) is_unknown: bool,
-    pub(crate) current: Option<LeaseInfo>,
+    pub(crate) current: Option<Lease>,
 }
 
 /// What `run` asks for.
@@ -210,13 +232,13 @@ fn not_here(shown: &str) -> Failure {
 }
 
 /// Returns the variables that a lease on a name has.
-fn of_lease(lease: &LeaseInfo, grant: Option<&str>) -> Vec<Variable> {
+fn of_lease(lease: &Lease, grant: Option<&str>) -> Vec<Variable> {
     let text = |text: &str| Some(OsString::from(text));
     vec![
         ("LITELEASE_NAME", text(&lease.name)),
         ("LITELEASE_OWNER", text(&lease.owner)),
         ("LITELEASE_TOKEN", text(&lease.token.to_string())),
-        ("LITELEASE_EXPIRES_AT_MS", text(&lease.lease_expires_at_ms.to_string())),
+        ("LITELEASE_EXPIRES_AT_MS", text(&lease.expires_at_ms.to_string())),
         ("LITELEASE_GRANT", grant.map(OsString::from)),
         ("LITELEASE_SLOT", None),
     ]

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use litelease::LeaseInfo;
+use litelease::Lease;
 
 use crate::Common;
 use crate::holder::Holder;
@@ -66,7 +66,7 @@ fn tell(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
     }
 }
 
-fn for_holder(current: &LeaseInfo) -> String {
+fn for_holder(current: &Lease) -> String {
     let what = Holder::of(&current.owner).map_or_else(String::new, |holder| {
         format!("; it is {}, by {}", holder.line(), holder.user)
     });

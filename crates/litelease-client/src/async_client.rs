@@ -109,79 +109,32 @@ impl From<Client> for AsyncClient {
 impl AsyncClient {
     /// Prepares to talk to a server like [`Client::open`]. For one with a CA or a key of its own,
     /// use [`Client::builder`] and `AsyncClient::from`.
-    ///
-    /// ```
-    /// # use litelease_client::{AsyncClient, Client, Error};
-    /// let client = AsyncClient::open("http://127.0.0.1:7070")?;
-    /// let other = AsyncClient::from(Client::builder("https://lease.example").key("…").open()?);
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn open(url: &str) -> Result<Self, Error> {
         Client::open(url).map(AsyncClient::from)
     }
 
     /// Prepares to talk to a server with this access key, like [`Client::with_key`].
-    ///
-    /// ```
-    /// # use litelease_client::{AsyncClient, Error};
-    /// let client = AsyncClient::with_key("https://lease.example", "litelease-…")?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn with_key(url: &str, key: &str) -> Result<Self, Error> {
         Client::with_key(url, key).map(AsyncClient::from)
     }
 
     /// Returns the queue called `name`.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{AsyncClient, Error};
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// client.queue("mail").send("hello").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn queue(&self, name: &str) -> AsyncQueue {
         AsyncQueue { client: self.clone(), name: name.into() }
     }
 
     /// Watches leases on names that begin like this, like [`Client::watch`].
-    ///
-    /// ```no_run
-    /// # use litelease_client::{AsyncClient, Error};
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let all = client.watch("")?.next().await;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn watch(&self, prefix: &str) -> Result<AsyncWatch, Error> {
         pass_on(self.client.watch(prefix))
     }
 
     /// Watches the lease on one name, like [`Client::watch_name`].
-    ///
-    /// ```no_run
-    /// # use litelease_client::{AsyncClient, Error};
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let now = client.watch_name("backup")?.next().await;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn watch_name(&self, name: &str) -> Result<AsyncWatch, Error> {
         pass_on(self.client.watch_name(name))
     }
 
     /// Claims a name like [`Client::claim`]. If the future is dropped, a grant that comes later is
     /// released.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO).await?;
-    /// client.release(&grant).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn claim(
         &self,
         name: &str,
@@ -194,16 +147,6 @@ impl AsyncClient {
 
     /// Claims a name like [`Client::claim_above`]. If the future is dropped, a grant that comes
     /// later is released.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let ttl = Duration::from_secs(30);
-    /// let grant = client.claim_above("import", "host-a", ttl, Duration::ZERO, 41).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn claim_above(
         &self,
         name: &str,
@@ -219,16 +162,6 @@ impl AsyncClient {
     }
 
     /// Prolongs a grant like [`Client::renew`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO).await?;
-    /// let grant = client.renew(&grant, Duration::from_secs(30)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn renew(&self, grant: &Grant, ttl: Duration) -> Result<Grant, Error> {
         let grant = grant.to_owned();
         self.run(move |client| client.renew(&grant, ttl)).await
@@ -236,48 +169,18 @@ impl AsyncClient {
 
     /// Releases a grant like [`Client::release`], also if the future is dropped after its first
     /// poll.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO).await?;
-    /// client.release(&grant).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn release(&self, grant: &Grant) -> Result<(), Error> {
         let grant = grant.to_owned();
         self.run(move |client| client.release(&grant)).await
     }
 
     /// Releases a grant like [`Client::end`], and returns its name and token.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO).await?;
-    /// let (name, token) = client.end(&grant).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn end(&self, grant: &Grant) -> Result<(String, i64), Error> {
         let grant = grant.to_owned();
         self.run(move |client| client.end(&grant)).await
     }
 
     /// Hands a lease to a new owner like [`Client::transfer`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO).await?;
-    /// client.transfer(&grant, "host-b", Duration::from_secs(30)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn transfer(&self, grant: &Grant, to: &str, ttl: Duration) -> Result<Lease, Error> {
         let grant = grant.to_owned();
         let to = to.to_owned();
@@ -285,153 +188,60 @@ impl AsyncClient {
     }
 
     /// Ends the lease of any holder like [`Client::break_lease`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let (owner, token) = client.break_lease("import").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn break_lease(&self, name: &str) -> Result<(String, i64), Error> {
         let name = name.to_owned();
         self.run(move |client| client.break_lease(&name)).await
     }
 
     /// Returns what is known of a name, like [`Client::inspect`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let lease = client.inspect("import").await?.lease;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn inspect(&self, name: &str) -> Result<Name, Error> {
         let name = name.to_owned();
         self.run(move |client| client.inspect(&name)).await
     }
 
     /// Returns the live leases on names that begin like this, like [`Client::leases`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let all = client.leases("").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn leases(&self, prefix: &str) -> Result<Vec<Lease>, Error> {
         let prefix = prefix.to_owned();
         self.run(move |client| client.leases(&prefix)).await
     }
 
     /// Returns the value that the live grant of a name has attached, like [`Client::value`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let leader = client.value("leader").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn value(&self, name: &str) -> Result<Option<Value>, Error> {
         let name = name.to_owned();
         self.run(move |client| client.value(&name)).await
     }
 
     /// Returns the latest checkpoint of a name, like [`Client::last_checkpoint`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let start = client.last_checkpoint("import").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn last_checkpoint(&self, name: &str) -> Result<Option<Checkpoint>, Error> {
         let name = name.to_owned();
         self.run(move |client| client.last_checkpoint(&name)).await
     }
 
     /// Returns the open request for a name, like [`Client::requested`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let is_wanted = client.requested("import").await?.is_some();
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn requested(&self, name: &str) -> Result<Option<Request>, Error> {
         let name = name.to_owned();
         self.run(move |client| client.requested(&name)).await
     }
 
     /// Lists queues like [`Client::queues`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let queues = client.queues("mail/").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn queues(&self, prefix: &str) -> Result<Vec<QueueInfo>, Error> {
         let prefix = prefix.to_owned();
         self.run(move |client| client.queues(&prefix)).await
     }
 
     /// Attaches a value to a grant like [`Client::attach`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO).await?;
-    /// client.attach(&grant, "10.0.0.7:5000").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn attach(&self, grant: &Grant, value: impl Into<Value>) -> Result<(), Error> {
         let (grant, value) = (grant.clone(), value.into());
         self.run(move |client| client.attach(&grant, value)).await
     }
 
     /// Stores progress under a grant like [`Client::checkpoint`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO).await?;
-    /// client.checkpoint(&grant, "10.0.0.7:5000").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn checkpoint(&self, grant: &Grant, value: impl Into<Value>) -> Result<(), Error> {
         let (grant, value) = (grant.clone(), value.into());
         self.run(move |client| client.checkpoint(&grant, value)).await
     }
 
     /// Limits a grant like [`Client::limit`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO).await?;
-    /// client.limit(&grant, Some(Duration::from_secs(300)), None).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn limit(
         &self,
         grant: &Grant,
@@ -443,47 +253,18 @@ impl AsyncClient {
     }
 
     /// Tells that the holder makes progress, like [`Client::progress`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO).await?;
-    /// client.progress(&grant).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn progress(&self, grant: &Grant) -> Result<(), Error> {
         let grant = grant.to_owned();
         self.run(move |client| client.progress(&grant)).await
     }
 
     /// Hands a lease to the client that has requested it, like [`Client::hand_over`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO).await?;
-    /// client.hand_over(&grant, Duration::from_secs(30)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn hand_over(&self, grant: &Grant, ttl: Duration) -> Result<Lease, Error> {
         let grant = grant.to_owned();
         self.run(move |client| client.hand_over(&grant, ttl)).await
     }
 
     /// Asks the holder of a name to give it up, like [`Client::request`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let within = client.request("import", "host-b, 1", Duration::from_secs(60)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn request(
         &self,
         name: &str,
@@ -521,15 +302,6 @@ impl AsyncClient {
 
 impl AsyncWatch {
     /// Returns the next news. `None` after an error: nothing is heard any more.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{AsyncClient, Error};
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let mut watch = client.watch("backup/")?;
-    /// let first = watch.next().await;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn next(&mut self) -> Option<Result<News, Error>> {
         self.news.recv().await
     }

@@ -55,16 +55,6 @@ pub struct AsyncPool {
 impl AsyncClient {
     /// Claims a name and renews it in the background like [`Client::hold`]. If the future is
     /// dropped, a lease that comes later is released.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{AsyncClient, Error, HoldOptions};
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30))).await?;
-    /// held.check()?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn hold(&self, name: &str, options: HoldOptions) -> Result<AsyncHeld, Error> {
         let name = name.to_owned();
         self.run(move |client| client.hold(&name, options).map(AsyncHeld::of)).await
@@ -109,16 +99,6 @@ impl AsyncPool {
 
     /// Borrows a slot like [`Pool::hold`]. If the future is dropped, a slot that comes later is
     /// returned.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{AsyncPool, Error, HoldOptions};
-    /// # async fn example(pool: AsyncPool) -> Result<(), Error> {
-    /// let slot = pool.hold(HoldOptions::new(Duration::from_secs(30)), "nightly import").await?;
-    /// slot.held.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn hold(&self, options: HoldOptions, note: &str) -> Result<AsyncSlot, Error> {
         let (pool, note) = (Arc::clone(&self.pool), note.to_owned());
         on_thread(move || pool.hold(options, &note).map(AsyncSlot::of)).await
@@ -163,31 +143,11 @@ impl AsyncHeld {
     }
 
     /// Releases the name like [`Held::release`], also if the future is dropped.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{AsyncClient, Error, HoldOptions};
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30))).await?;
-    /// held.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn release(self) -> Result<(), Error> {
         self.release_within(Duration::ZERO).await
     }
 
     /// Releases the name like [`Held::release_within`].
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{AsyncClient, Error, HoldOptions};
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30))).await?;
-    /// held.release_within(Duration::from_secs(5)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn release_within(mut self, patience: Duration) -> Result<(), Error> {
         let kept = Arc::clone(&self.held.kept);
         let released = on_thread(move || Ok(kept.release(patience)?)).await;

@@ -37,30 +37,11 @@ fn give_back(client: &Client, received: Option<(String, Item)>) {
 
 impl AsyncQueue {
     /// Returns the name of the queue.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// assert_eq!(client.queue("mail").name(), "mail");
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Sends an item like [`Queue::send`](crate::Queue::send).
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// let id = mail.send("hello").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn send(&self, body: impl Into<Value>) -> Result<i64, Error> {
         let name = self.name.clone();
         let body = body.into();
@@ -69,16 +50,6 @@ impl AsyncQueue {
     }
 
     /// Sends an item like [`Queue::send_with`](crate::Queue::send_with).
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// mail.send_with("hello", SendOptions::new().key("order-17")).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn send_with(
         &self,
         body: impl Into<Value>,
@@ -121,17 +92,6 @@ impl AsyncQueue {
     }
 
     /// Acknowledges an item like [`Queue::ack`](crate::Queue::ack).
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO).await?.unwrap();
-    /// mail.ack(&item.receipt).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn ack(&self, receipt: &str) -> Result<(), Error> {
         let name = self.name.clone();
         let receipt = receipt.to_owned();
@@ -140,17 +100,6 @@ impl AsyncQueue {
     }
 
     /// Prolongs a delivery like [`Queue::extend`](crate::Queue::extend).
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO).await?.unwrap();
-    /// mail.extend(&item.receipt, Duration::from_secs(60)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn extend(&self, receipt: &str, visibility: Duration) -> Result<Duration, Error> {
         let name = self.name.clone();
         let receipt = receipt.to_owned();
@@ -159,18 +108,6 @@ impl AsyncQueue {
     }
 
     /// Prolongs a delivery like [`Queue::extend_within`](crate::Queue::extend_within).
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO).await?.unwrap();
-    /// let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
-    /// mail.extend_within(&item.receipt, minute, second).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn extend_within(
         &self,
         receipt: &str,
@@ -185,17 +122,6 @@ impl AsyncQueue {
     }
 
     /// Makes an item visible again like [`Queue::give_back`](crate::Queue::give_back).
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO).await?.unwrap();
-    /// mail.give_back(&item.receipt, Duration::from_secs(60), Some("no route")).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn give_back(
         &self,
         receipt: &str,
@@ -211,17 +137,6 @@ impl AsyncQueue {
     }
 
     /// Makes an item dead at once like [`Queue::bury`](crate::Queue::bury).
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO).await?.unwrap();
-    /// mail.bury(&item.receipt, Some("no such address")).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn bury(&self, receipt: &str, note: Option<&str>) -> Result<(), Error> {
         let name = self.name.clone();
         let receipt = receipt.to_owned();
@@ -231,16 +146,6 @@ impl AsyncQueue {
     }
 
     /// Returns how many items the queue has, like [`Queue::info`](crate::Queue::info).
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// let info = mail.info().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn info(&self) -> Result<Option<QueueInfo>, Error> {
         let name = self.name.clone();
         let call = move |client: &Client| client.queue(&name).info();
@@ -248,15 +153,6 @@ impl AsyncQueue {
     }
 
     /// Revives all dead items like [`Queue::redrive`](crate::Queue::redrive).
-    ///
-    /// ```no_run
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// let count = mail.redrive().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn redrive(&self) -> Result<u64, Error> {
         let name = self.name.clone();
         let call = move |client: &Client| client.queue(&name).redrive();
@@ -264,15 +160,6 @@ impl AsyncQueue {
     }
 
     /// Revives a dead item like [`Queue::redrive_one`](crate::Queue::redrive_one).
-    ///
-    /// ```no_run
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// let is_redriven = mail.redrive_one(17).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn redrive_one(&self, id: i64) -> Result<bool, Error> {
         let name = self.name.clone();
         let call = move |client: &Client| client.queue(&name).redrive_one(id);
@@ -280,15 +167,6 @@ impl AsyncQueue {
     }
 
     /// Deletes all dead items like [`Queue::discard`](crate::Queue::discard).
-    ///
-    /// ```no_run
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// let count = mail.discard().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn discard(&self) -> Result<u64, Error> {
         let name = self.name.clone();
         let call = move |client: &Client| client.queue(&name).discard();
@@ -296,15 +174,6 @@ impl AsyncQueue {
     }
 
     /// Deletes a dead item like [`Queue::discard_one`](crate::Queue::discard_one).
-    ///
-    /// ```no_run
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// let is_discarded = mail.discard_one(17).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn discard_one(&self, id: i64) -> Result<bool, Error> {
         let name = self.name.clone();
         let call = move |client: &Client| client.queue(&name).discard_one(id);
@@ -312,15 +181,6 @@ impl AsyncQueue {
     }
 
     /// Deletes the queue like [`Queue::delete`](crate::Queue::delete).
-    ///
-    /// ```no_run
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// let was_there = mail.delete().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn delete(&self) -> Result<bool, Error> {
         let name = self.name.clone();
         let call = move |client: &Client| client.queue(&name).delete();
@@ -328,15 +188,6 @@ impl AsyncQueue {
     }
 
     /// Lists the items like [`Queue::items`](crate::Queue::items).
-    ///
-    /// ```no_run
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// let items = mail.items().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn items(&self) -> Result<Vec<ItemInfo>, Error> {
         let name = self.name.clone();
         let call = move |client: &Client| client.queue(&name).items();
@@ -344,15 +195,6 @@ impl AsyncQueue {
     }
 
     /// Removes an item that no worker has like [`Queue::cancel`](crate::Queue::cancel).
-    ///
-    /// ```no_run
-    /// # use litelease_client::*;
-    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
-    /// # let mail = client.queue("mail");
-    /// let answer = mail.cancel(ItemName::Key("order-17")).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn cancel(&self, name: ItemName<'_>) -> Result<CancelResult, Error> {
         let queue = self.name.clone();
         let (id, key) = match name {

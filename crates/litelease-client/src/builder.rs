@@ -26,12 +26,6 @@ pub struct ClientBuilder {
 impl Client {
     /// Returns a builder for a client of this server. Without more said, its client is that of
     /// [`Client::open`].
-    ///
-    /// ```
-    /// # use litelease_client::{Client, Error};
-    /// let client = Client::builder("http://127.0.0.1:7070").key("litelease-…").open()?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder { url: url.into(), key: None, ca_file: None }
     }
@@ -39,11 +33,6 @@ impl Client {
 
 impl ClientBuilder {
     /// Sets the access key, in the place of the one that [`Client::open`] finds.
-    ///
-    /// ```
-    /// # use litelease_client::Client;
-    /// let builder = Client::builder("https://lease.example").key("litelease-…");
-    /// ```
     pub fn key(mut self, key: &str) -> Self {
         self.key = Some(key.into());
         self
@@ -63,12 +52,6 @@ impl ClientBuilder {
     }
 
     /// Opens the client. Sends nothing yet.
-    ///
-    /// ```
-    /// # use litelease_client::{Client, Error};
-    /// let client = Client::builder("https://lease.example").key("litelease-…").open()?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn open(self) -> Result<Client, Error> {
         let place = Place::parse(&self.url)?;
         let key = match self.key {
@@ -102,22 +85,21 @@ pub(crate) fn roots(place: &Place, ca_file: Option<&Path>) -> Result<RootCerts, 
 }
 
 /// What an error of TLS or HTTP says, and what cures it.
-const CURES: [(&str, &str); 4] = [
+const CURES: [(&str, &str); 5] = [
     ("UnknownIssuer", NAME_THE_CA),
     // A CA of the same name with another key.
     ("BadSignature", NAME_THE_CA),
+    ("not valid for", "use a name in the URL that the certificate is for"),
     ("InvalidContentType", "if the server speaks no TLS, say http:// in its URL"),
     ("http parse fail", "if the server speaks TLS, say https:// in its URL"),
 ];
 const NAME_THE_CA: &str = "name the file with the CA of its certificate in LITELEASE_CA_FILE";
 
-/// Describes why a request has failed, with a cure where one is known.
-pub(crate) fn explained(error: &ureq::Error) -> String {
+/// Describes a failure that lasts until a setting is changed, with what to change.
+pub(crate) fn misconfigured(error: &ureq::Error) -> Option<String> {
     let text = error.to_string();
-    match CURES.iter().find(|(known, _)| text.contains(known)) {
-        Some((_, cure)) => format!("{text}: {cure}"),
-        None => text,
-    }
+    let (_, cure) = CURES.iter().find(|(known, _)| text.contains(known))?;
+    Some(format!("{text}: {cure}"))
 }
 
 fn read(path: &Path) -> io::Result<RootCerts> {

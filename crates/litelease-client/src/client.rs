@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::Duration;
 
-use litelease_keeper::{Clock, Keeper, SystemClock, Window, unique};
+use litelease_hold::{Clock, Keeper, SystemClock, Window, unique};
 use serde_json::{Value, json};
 
 use crate::Error;
@@ -89,12 +89,6 @@ impl Client {
     /// Prepares to talk to a server, and finds the access key: in the file
     /// `$LITELEASE_ACCESS_FILE`, or the local key that a server on this machine has made for its
     /// user. Sends nothing yet.
-    ///
-    /// ```
-    /// # use litelease_client::{Client, Error};
-    /// let client = Client::open("http://127.0.0.1:7070")?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn open(url: &str) -> Result<Self, Error> {
         let place = Place::parse(url)?;
         let key = place.find_key()?;
@@ -162,15 +156,6 @@ impl Client {
 
     /// Claims a name like [`claim`](Client::claim), under a token larger than `above`, which was
     /// seen elsewhere.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let grant = client.claim_above("backup", "a", Duration::from_secs(30), Duration::ZERO, 41)?;
-    /// assert!(grant.lease.token > 41);
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn claim_above(
         &self,
         name: &str,
@@ -236,7 +221,9 @@ impl Client {
                         return Err(Error::Unreachable(why));
                     }
                 }
-                refused @ Outcome::Refused { .. } => return Err(refused.into_error()),
+                refused @ (Outcome::Refused { .. } | Outcome::Misconfigured(_)) => {
+                    return Err(refused.into_error());
+                }
             }
             sleep(pauses());
         }
@@ -278,15 +265,6 @@ impl Client {
     }
 
     /// Releases a grant. That it is over already is fine.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let grant = client.claim("backup", "host-a", Duration::from_secs(30), Duration::ZERO)?;
-    /// client.release(&grant)?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn release(&self, grant: &Grant) -> Result<(), Error> {
         match self.end(grant) {
             Ok(_) | Err(Error::Rejected { .. }) => Ok(()),
@@ -297,13 +275,6 @@ impl Client {
     /// Releases a grant, and returns its name and token. Fails with `Rejected` if it is over
     /// already. If the answer is lost, it is asked for again: then a grant that is over was
     /// released by the first request, also if the name has a new owner by now.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error, Grant};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let (name, token) = client.end(&Grant::with_secret("0b5b1f0e-…"))?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn end(&self, grant: &Grant) -> Result<(String, i64), Error> {
         let (path, body) = grant.secret.call("release", "return");
         let (mut pauses, mut may_be_done) = (pauses(), false);
@@ -356,13 +327,6 @@ impl Client {
     }
 
     /// Ends the lease of any holder. Returns its owner and the token that counts no more.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let (owner, token) = client.break_lease("backup")?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn break_lease(&self, name: &str) -> Result<(String, i64), Error> {
         // Not asked again: somebody else may have the name by then.
         match self.transport.call("break", &unique(), &json!({ "name": name }), PATIENCE) {
@@ -424,12 +388,6 @@ impl Secret {
 impl Grant {
     /// Returns the grant that this secret opens, to renew, release or transfer it. Its lease is not
     /// known before that.
-    ///
-    /// ```
-    /// # use litelease_client::Grant;
-    /// let grant = Grant::with_secret("0b5b1f0e-1111-4222-8333-444455556666");
-    /// assert!(!grant.is_trusted());
-    /// ```
     pub fn with_secret(secret: &str) -> Self {
         let (name, owner) = (String::new(), String::new());
         let lease = Lease { name, owner, token: 0, expires_in: Duration::ZERO };
@@ -437,26 +395,12 @@ impl Grant {
     }
 
     /// Returns the secret. Everyone who knows it may renew and release the lease.
-    ///
-    /// ```
-    /// # use litelease_client::Grant;
-    /// assert_eq!(Grant::with_secret("0b5b1f0e").secret(), "0b5b1f0e");
-    /// ```
     pub fn secret(&self) -> &str {
         self.secret.text()
     }
 
     /// Checks whether the client may act on the grant now: no other client can have been granted
     /// the name. False for a grant that was waited for, until it is renewed.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let grant = client.claim("backup", "host-a", Duration::from_secs(30), Duration::ZERO)?;
-    /// assert!(grant.is_trusted());
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn is_trusted(&self) -> bool {
         self.trusted_until.is_some_and(|until| SystemClock.now() < until)
     }
@@ -520,7 +464,7 @@ pub(crate) fn slot(value: &Value) -> Option<Lease> {
 
 /// A lease that is over, for a reason that the server has no word for.
 fn over(reason: &str) -> Error {
-    Error::Rejected { reason: reason.into(), current: None }
+    Error::Rejected { reason: reason.into(), by: None, current: None }
 }
 
 pub(crate) fn lease(value: &Value) -> Option<Lease> {
@@ -534,7 +478,8 @@ pub(crate) fn lease(value: &Value) -> Option<Lease> {
 
 pub(crate) fn rejected(value: &Value) -> Error {
     let reason = value["reason"].as_str().unwrap_or("rejected").into();
-    Error::Rejected { reason, current: lease(&value["current"]).map(Box::new) }
+    let by = value["by"].as_i64();
+    Error::Rejected { reason, by, current: lease(&value["current"]).map(Box::new) }
 }
 
 pub(crate) fn nonsense() -> Error {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use litelease_keeper::Loss;
+use litelease_hold::Loss;
 
 use crate::Lease;
 
@@ -26,7 +26,9 @@ pub enum Error {
     Rejected {
         /// The server's word for why: `superseded`, `released`, `expired`.
         reason: String,
-        /// Who has the name now, if anybody does.
+        /// The newest token of the name, if the grant was superseded.
+        by: Option<i64>,
+        /// The present lease on the name, if there is one.
         current: Option<Box<Lease>>,
     },
     /// The receipt of a delivery no longer passes: the work belongs to another worker.

@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use litelease_keeper::{
-    Clock, Due, Grant, Hold, Kept, Loss, Renewal, Rows, Seen, SystemClock, Window,
+use litelease_hold::{
+    Clock, Due, HeldGrant, Hold, Kept, Loss, Renewal, Rows, Seen, SystemClock, Window,
 };
 use serde_json::{Value as Json, json};
 
@@ -45,16 +45,6 @@ struct Inner {
 impl Queue<'_> {
     /// Extends the delivery of an item in the background, as [`Client::hold`](crate::Client::hold)
     /// renews a lease. One that was waited for is extended before this returns.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let (mail, visibility) = (client.queue("mail"), Duration::from_secs(30));
-    /// # let item = mail.receive(visibility, Duration::ZERO)?.unwrap();
-    /// let held = mail.keep(item, visibility)?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn keep(&self, mut item: Item, visibility: Duration) -> Result<HeldItem, Error> {
         let window = Window::new(visibility).ok_or(Error::TtlTooShort(visibility))?;
         let whole = window.end(Duration::ZERO);
@@ -67,7 +57,7 @@ impl Queue<'_> {
         if SystemClock.now() >= item.trusted_until {
             return Err(Error::Lost(Loss::Expired));
         }
-        let grant = Grant {
+        let grant = HeldGrant {
             name: self.name().into(),
             owner: item.receipt.clone(),
             token: item.token,
@@ -89,31 +79,11 @@ impl Queue<'_> {
 impl HeldItem {
     /// Checks whether the item can be trusted to be this worker's. Fails in time: before another
     /// worker can receive it.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let (mail, visibility) = (client.queue("mail"), Duration::from_secs(30));
-    /// # let item = mail.receive(visibility, Duration::ZERO)?.unwrap();
-    /// mail.keep(item, visibility)?.check()?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn check(&self) -> Result<(), Error> {
         Ok(self.0.kept.hold.check(SystemClock.now())?)
     }
 
     /// Returns for how long it can be trusted from now on if no further extension succeeds.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let (mail, visibility) = (client.queue("mail"), Duration::from_secs(30));
-    /// # let item = mail.receive(visibility, Duration::ZERO)?.unwrap();
-    /// assert!(mail.keep(item, visibility)?.trusted_for() <= Duration::from_secs(27));
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn trusted_for(&self) -> Duration {
         let (now, hold) = (SystemClock.now(), &self.0.kept.hold);
         match hold.check(now) {
@@ -123,16 +93,6 @@ impl HeldItem {
     }
 
     /// Returns why it is lost or, before that, why the last extension failed, if it did.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let (mail, visibility) = (client.queue("mail"), Duration::from_secs(30));
-    /// # let item = mail.receive(visibility, Duration::ZERO)?.unwrap();
-    /// assert!(mail.keep(item, visibility)?.trouble().is_none());
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn trouble(&self) -> Option<Loss> {
         let hold = &self.0.kept.hold;
         hold.check(SystemClock.now()).err().or_else(|| hold.trouble())
@@ -169,14 +129,14 @@ struct ItemRows {
 const TIMEOUT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
 
 impl ItemRows {
-    fn extend(&self, grant: &Grant) -> Result<Renewal, Loss> {
+    fn extend(&self, grant: &HeldGrant) -> Result<Renewal, Loss> {
         let mut request = json!({ "receipt": grant.owner, "visibility": grant.ttl.as_secs_f64() });
         if !grant.name.is_empty() {
             request["queue"] = grant.name.as_str().into();
         }
         // While a request is under way the keeper does nothing else, and there is time for a few.
         let timeout = (grant.ttl / 6).clamp(TIMEOUT.0, TIMEOUT.1);
-        let tag = litelease_keeper::unique();
+        let tag = litelease_hold::unique();
         match self.transport.call("queue/extend", &tag, &request, timeout) {
             Outcome::Done(told) => {
                 let left = duration(&told["expires_in"]);
@@ -214,11 +174,11 @@ impl Rows for ItemRows {
     }
 
     /// The worker ends its deliveries itself.
-    fn release(&mut self, _: &Grant) -> Result<(), Loss> {
+    fn release(&mut self, _: &HeldGrant) -> Result<(), Loss> {
         Ok(())
     }
 
-    fn look(&mut self, _: &Grant) -> Seen {
+    fn look(&mut self, _: &HeldGrant) -> Seen {
         // The server is asked by extensions only.
         Seen { is_current: true, asked: None }
     }

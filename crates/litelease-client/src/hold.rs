@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use litelease_keeper::{
+use litelease_hold::{
     Clock, Hold, HolderKind, Identity, Keeper, Kept, Loss, Renewal, SystemClock, Window,
 };
 
@@ -30,35 +30,17 @@ pub struct HoldOptions {
 
 impl HoldOptions {
     /// Returns options that do not wait, with an owner text that names this process.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_client::HoldOptions;
-    /// let options = HoldOptions::new(Duration::from_secs(30));
-    /// ```
     pub fn new(ttl: Duration) -> Self {
         HoldOptions { ttl, wait: Duration::ZERO, owner: None }
     }
 
     /// Waits for the name, first come, first served.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_client::HoldOptions;
-    /// let options = HoldOptions::new(Duration::from_secs(30)).wait(Duration::from_secs(300));
-    /// ```
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
     /// Sets the owner text, which everybody may see.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_client::HoldOptions;
-    /// let options = HoldOptions::new(Duration::from_secs(30)).owner("ci job 17");
-    /// ```
     pub fn owner(mut self, owner: &str) -> Self {
         self.owner = Some(owner.into());
         self
@@ -115,7 +97,7 @@ impl Client {
         }
         let (name, token) = (grant.lease.name.clone(), grant.lease.token);
         let owner = grant.lease.owner.clone();
-        let kept = litelease_keeper::Grant { name: name.clone(), owner, token, ttl };
+        let kept = litelease_hold::HeldGrant { name: name.clone(), owner, token, ttl };
         // The window of a hold that began at `start` ends at `until`.
         let start = until.saturating_sub(window.end(Duration::ZERO));
         let hold = Hold::new(kept, window, start, Renewal::whole(0));
@@ -130,7 +112,7 @@ impl Client {
             .unwrap_or_else(PoisonError::into_inner)
             .insert((name, token), (grant.secret.clone(), until));
         let transport = Arc::clone(&self.transport);
-        let open = || Ok::<_, Infallible>(Box::new(ServerRows { transport, secrets }) as _);
+        let open = || Ok::<_, Infallible>(Box::new(ServerRows::new(transport, secrets)) as _);
         let kept = match self.keeper()?.keep(&group, hold, open) {
             Ok(kept) => kept,
             Err(never) => match never {},
@@ -153,85 +135,31 @@ impl Client {
 impl Held {
     /// Checks whether the name can be trusted to be this process's. Fails in time: before another
     /// client can be granted it.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
-    /// held.check()?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn check(&self) -> Result<(), Error> {
         Ok(self.kept.hold.check(SystemClock.now())?)
     }
 
     /// Returns the fencing token.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
-    /// println!("token {}", held.token());
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn token(&self) -> i64 {
         self.kept.hold.grant().token
     }
 
     /// Returns the name that is held, or that of the pool.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
-    /// assert_eq!(held.name(), "backup");
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn name(&self) -> &str {
         &self.kept.hold.grant().name
     }
 
     /// Returns the owner text, which everybody may see.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)).owner("ci"))?;
-    /// assert_eq!(held.owner(), "ci");
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn owner(&self) -> &str {
         &self.kept.hold.grant().owner
     }
 
     /// Returns the secret of the grant. Everyone who knows it may renew and release it.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
-    /// std::process::Command::new("worker").env("LITELEASE_GRANT", held.secret());
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn secret(&self) -> &str {
         self.grant.secret.text()
     }
 
     /// Returns for how long it can be trusted from now on if no further renewal succeeds.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
-    /// assert!(held.trusted_for() <= Duration::from_secs(27));
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn trusted_for(&self) -> Duration {
         let now = SystemClock.now();
         match self.kept.hold.check(now) {
@@ -260,59 +188,23 @@ impl Held {
     /// Returns the grant, for the calls on it: [`Client::attach`], [`Client::progress`],
     /// [`Client::checkpoint`], [`Client::hand_over`]. Whether it can be trusted is for
     /// [`check`](Held::check) to say.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let held = client.hold("leader", HoldOptions::new(Duration::from_secs(30)))?;
-    /// client.attach(held.grant(), "10.0.0.7:5000")?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 
     /// Calls `callback` on a thread of its own when the name is lost; at once if it already is.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
-    /// held.on_lost(|loss| eprintln!("{loss}"));
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
         self.kept.hold.on_lost(callback);
     }
 
     /// Releases the name. If the server cannot be reached, it is tried again in the background
     /// until the lease is over.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
-    /// held.release()?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn release(self) -> Result<(), Error> {
         self.release_within(Duration::ZERO)
     }
 
     /// Releases it like [`release`](Held::release), and tries again here for so long if the server
     /// cannot be reached: for a program that ends then.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
-    /// held.release_within(Duration::from_secs(5))?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn release_within(mut self, patience: Duration) -> Result<(), Error> {
         self.is_released = true;
         Ok(self.kept.release(patience)?)

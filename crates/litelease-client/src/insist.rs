@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use litelease_keeper::{Clock, SystemClock, unique};
+use litelease_hold::{Clock, SystemClock, unique};
 use serde_json::Value;
 
 use crate::Error;

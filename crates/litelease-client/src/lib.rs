@@ -56,7 +56,7 @@ pub use client::{Client, Grant, Lease};
 pub use error::Error;
 pub use held_item::HeldItem;
 pub use hold::{Held, HoldOptions};
-pub use litelease_keeper::Loss;
+pub use litelease_hold::Loss;
 pub use look::{KnownName, Name, News, Watch};
 pub use payload::{Checkpoint, Request};
 pub use queue::{Item, Queue, QueueInfo, SendOptions};

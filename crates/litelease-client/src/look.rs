@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use litelease_keeper::{Clock, SystemClock};
+use litelease_hold::{Clock, SystemClock};
 use serde_json::Value as Json;
 
 use crate::client::{Client, Lease, PATIENCE, lease, nonsense, pauses};
@@ -150,25 +150,11 @@ impl Client {
     }
 
     /// Watches leases on names that begin like this. A lost connection is made again.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let watch = client.watch("backup/");
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn watch(&self, prefix: &str) -> Watch {
         self.watch_at(format!("/v1/events?prefix={}", encoded(prefix)))
     }
 
     /// Watches the lease on one name.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let watch = client.watch_name("backup");
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn watch_name(&self, name: &str) -> Watch {
         self.watch_at(format!("/v1/events?name={}", encoded(name)))
     }
@@ -200,14 +186,6 @@ impl Client {
 
 impl Watch {
     /// Returns the next news, or `None` if none comes within this time.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let watch = Client::open("http://127.0.0.1:7070")?.watch("");
-    /// let all = watch.next(Duration::from_secs(5))?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn next(&self, timeout: Duration) -> Result<Option<News>, Error> {
         match self.news.recv_timeout(timeout) {
             Ok(news) => news.map(Some),

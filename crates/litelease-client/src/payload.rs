@@ -48,28 +48,12 @@ pub struct Request {
 impl Client {
     /// Attaches a value to a grant, in the place of the one before. Everybody who may observe the
     /// name sees it, until the grant ends.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let grant = client.claim("leader", "host-a", Duration::from_secs(30), Duration::ZERO)?;
-    /// client.attach(&grant, "10.0.0.7:5000")?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn attach(&self, grant: &Grant, value: impl Into<Value>) -> Result<(), Error> {
         let request = json!({ "grant": grant.secret(), "value": value.into().to_json() });
         self.insist("attach", &request)?.done().map(drop)
     }
 
     /// Returns the value that the live grant of a name has attached.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let leader = client.value("leader")?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn value(&self, name: &str) -> Result<Option<Value>, Error> {
         let found = self.look("leases", &[("name", name)])?;
         match Value::of_json(&found["value"]).ok_or_else(nonsense)? {
@@ -80,16 +64,6 @@ impl Client {
 
     /// Limits a grant: its renewals are refused if no [`progress`](Client::progress) or checkpoint
     /// came within `progress_within`, and none goes beyond `max_time` from now. `None` is no limit.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO)?;
-    /// client.limit(&grant, Some(Duration::from_secs(300)), None)?;
-    /// client.progress(&grant)?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn limit(
         &self,
         grant: &Grant,
@@ -105,42 +79,17 @@ impl Client {
     }
 
     /// Tells that the holder of a limited grant makes progress.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO)?;
-    /// client.progress(&grant)?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn progress(&self, grant: &Grant) -> Result<(), Error> {
         self.insist("progress", &json!({ "grant": grant.secret() }))?.done().map(drop)
     }
 
     /// Stores progress under a grant. Refused if a newer grant of the name exists.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let grant = client.claim("import", "host-a", Duration::from_secs(30), Duration::ZERO)?;
-    /// client.checkpoint(&grant, 4711)?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn checkpoint(&self, grant: &Grant, value: impl Into<Value>) -> Result<(), Error> {
         let request = json!({ "grant": grant.secret(), "value": value.into().to_json() });
         self.insist("checkpoint", &request)?.done().map(drop)
     }
 
     /// Returns the latest checkpoint of a name, from which a successor continues.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let start = client.last_checkpoint("import")?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn last_checkpoint(&self, name: &str) -> Result<Option<Checkpoint>, Error> {
         let found = self.look("checkpoint", &[("name", name)])?;
         if found["token"].is_null() {
@@ -183,13 +132,6 @@ impl Client {
     }
 
     /// Returns the open request for the live grant of a name.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let is_wanted = client.requested("import")?.is_some();
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn requested(&self, name: &str) -> Result<Option<Request>, Error> {
         let found = self.look("leases", &[("name", name)])?;
         let request = |asked: &Json| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use litelease_keeper::{Clock, SystemClock, Window};
+use litelease_hold::{Clock, SystemClock, Window};
 use serde_json::{Value as Json, json};
 
 use crate::client::{PATIENCE, nonsense, seconds};
@@ -101,22 +101,11 @@ pub struct QueueInfo {
 
 impl<'a> SendOptions<'a> {
     /// Returns options that ask for nothing special.
-    ///
-    /// ```
-    /// # use litelease_client::SendOptions;
-    /// let options = SendOptions::new();
-    /// ```
     pub fn new() -> Self {
         SendOptions::default()
     }
 
     /// Hides the item for so long.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_client::SendOptions;
-    /// let options = SendOptions::new().delay(Duration::from_secs(60));
-    /// ```
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
@@ -124,11 +113,6 @@ impl<'a> SendOptions<'a> {
 
     /// Sets a key of 1 to 200 bytes. While an item of the queue with this key is neither
     /// acknowledged nor dead, a send returns the id of that item and changes nothing.
-    ///
-    /// ```
-    /// # use litelease_client::SendOptions;
-    /// let options = SendOptions::new().key("order-17");
-    /// ```
     pub fn key(mut self, key: &'a str) -> Self {
         self.key = Some(key);
         self
@@ -138,25 +122,11 @@ impl<'a> SendOptions<'a> {
 impl Client {
     /// Returns the queue called `name`. It exists from its first use. If all that is known is a
     /// receipt, leave the name empty: the server finds the queue of the item.
-    ///
-    /// ```
-    /// # use litelease_client::{Client, Error};
-    /// let client = Client::open("http://127.0.0.1:7070")?;
-    /// let mail = client.queue("mail");
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn queue(&self, name: &str) -> Queue<'_> {
         Queue { client: self, name: name.into() }
     }
 
     /// Lists the queues whose name begins with `prefix`, with how many items each has.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let dead: i64 = client.queues("mail/")?.iter().map(|queue| queue.dead).sum();
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn queues(&self, prefix: &str) -> Result<Vec<QueueInfo>, Error> {
         let (mut queues, mut after) = (Vec::new(), None::<String>);
         loop {
@@ -177,39 +147,17 @@ impl Client {
 
 impl Queue<'_> {
     /// Returns the name of the queue.
-    ///
-    /// ```
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// assert_eq!(client.queue("mail").name(), "mail");
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Sends an item, and returns its id. A lost answer is asked for again, with the same key, so
     /// that nothing is sent twice.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// client.queue("mail").send("hello")?;
-    /// client.queue("thumbnails").send(vec![0xff, 0xd8])?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn send(&self, body: impl Into<Value>) -> Result<i64, Error> {
         self.send_with(body, SendOptions::new())
     }
 
     /// Sends like [`send`](Queue::send), with a delay or a key.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error, SendOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// client.queue("mail").send_with("hello", SendOptions::new().key("order-17"))?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn send_with(
         &self,
         body: impl Into<Value>,
@@ -245,15 +193,6 @@ impl Queue<'_> {
     /// Receives like [`receive`](Queue::receive). While the server cannot be reached, the request
     /// is repeated for at most `patience` beyond the time to wait, for callers that must look after
     /// something else.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
-    /// let item = client.queue("mail").receive_within(minute, second, second)?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn receive_within(
         &self,
         visibility: Duration,
@@ -300,32 +239,12 @@ impl Queue<'_> {
 
     /// Prolongs a live delivery to at least `visibility` from now. Returns how long it has left, of
     /// which count from before the call.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let mail = client.queue("mail");
-    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
-    /// mail.extend(&item.receipt, Duration::from_secs(60))?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn extend(&self, receipt: &str, visibility: Duration) -> Result<Duration, Error> {
         self.extend_within(receipt, visibility, PATIENCE)
     }
 
     /// Prolongs like [`extend`](Queue::extend), with one request that takes at most `timeout`, for
     /// callers that must know in time.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let mail = client.queue("mail");
-    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
-    /// mail.extend_within(&item.receipt, Duration::from_secs(30), Duration::from_secs(5))?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn extend_within(
         &self,
         receipt: &str,
@@ -340,16 +259,6 @@ impl Queue<'_> {
 
     /// Makes an item visible again, now or after `delay`. Attempts stay counted, and after the last
     /// allowed one the item is dead instead. `note` is for operators: at most 1,000 bytes.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let mail = client.queue("mail");
-    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
-    /// mail.give_back(&item.receipt, Duration::from_secs(60), Some("no route to host"))?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn give_back(
         &self,
         receipt: &str,
@@ -363,16 +272,6 @@ impl Queue<'_> {
     }
 
     /// Makes an item dead at once. `note` is for operators: at most 1,000 bytes.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let mail = client.queue("mail");
-    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
-    /// mail.bury(&item.receipt, Some("no such address"))?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn bury(&self, receipt: &str, note: Option<&str>) -> Result<(), Error> {
         let mut request = self.about(receipt);
         note.into_iter().for_each(|note| request["note"] = note.into());
@@ -393,13 +292,6 @@ impl Queue<'_> {
     }
 
     /// Returns how many items the queue has, or `None` if there is no such queue.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let left = client.queue("mail").info()?.map_or(0, |info| info.visible);
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn info(&self) -> Result<Option<QueueInfo>, Error> {
         let found = self.client.look("queues", &[("queue", &self.name)])?;
         found["queues"].get(0).map(|info| queue_info(info).ok_or_else(nonsense)).transpose()
@@ -409,16 +301,6 @@ impl Queue<'_> {
 impl Item {
     /// Checks whether the item can be trusted to be this client's: no other worker can have
     /// received it. False after a long wait, until the delivery is extended.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let mail = client.queue("mail");
-    /// let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
-    /// assert!(item.is_trusted());
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn is_trusted(&self) -> bool {
         SystemClock.now() < self.trusted_until
     }

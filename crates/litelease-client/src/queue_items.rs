@@ -77,49 +77,21 @@ pub enum CancelResult {
 impl Queue<'_> {
     /// Revives all dead items, with no attempt counted. Returns how many. One whose key another
     /// item uses by now stays dead. Needs the scope `operate`, as the verbs below do.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// println!("{} redriven", client.queue("mail").redrive()?);
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn redrive(&self) -> Result<u64, Error> {
         self.count("redrive", "redriven", None)
     }
 
     /// Revives one dead item. Returns whether it was dead, and its key not in use.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let is_redriven = client.queue("mail").redrive_one(17)?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn redrive_one(&self, id: i64) -> Result<bool, Error> {
         Ok(self.count("redrive", "redriven", Some(id))? > 0)
     }
 
     /// Deletes all dead items. Returns how many.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// println!("{} discarded", client.queue("mail").discard()?);
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn discard(&self) -> Result<u64, Error> {
         self.count("discard", "discarded", None)
     }
 
     /// Deletes one dead item. Returns whether it was dead.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let is_discarded = client.queue("mail").discard_one(17)?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn discard_one(&self, id: i64) -> Result<bool, Error> {
         Ok(self.count("discard", "discarded", Some(id))? > 0)
     }
@@ -152,13 +124,6 @@ impl Queue<'_> {
     }
 
     /// Deletes the queue with everything in it. Returns whether there was one.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// client.queue("mail").delete()?;
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn delete(&self) -> Result<bool, Error> {
         let request = json!({ "queue": self.name() });
         let deleted = self.client().insist("queue/delete", &request)?.done()?;
@@ -167,14 +132,6 @@ impl Queue<'_> {
 
     /// Lists the items: dead ones first, then in the order of their delivery. Needs the scope
     /// `observe`.
-    ///
-    /// ```no_run
-    /// # use litelease_client::{Client, Error};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// let items = client.queue("mail").items()?;
-    /// let dead = items.iter().filter(|item| item.state == "dead");
-    /// # Ok::<(), Error>(())
-    /// ```
     pub fn items(&self) -> Result<Vec<ItemInfo>, Error> {
         let mut items = Vec::new();
         self.each_item(|item| {

@@ -1,10 +1,11 @@
 //! The grants of one client, as the keeper renews and releases them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use litelease_keeper::{Clock, Due, Grant, Loss, Renewal, Rows, Seen, SystemClock, Window};
+use litelease_core::Reason;
+use litelease_hold::{Clock, Due, HeldGrant, Loss, Renewal, Rows, Seen, SystemClock, Window};
 
 use crate::Error;
 use crate::client::{Secret, release_once, renew_once};
@@ -15,17 +16,23 @@ pub(crate) type Secrets = Arc<Mutex<HashMap<(String, i64), (Secret, Duration)>>>
 
 /// The leases on a server.
 pub(crate) struct ServerRows {
-    pub(crate) transport: Arc<Transport>,
-    pub(crate) secrets: Secrets,
+    transport: Arc<Transport>,
+    secrets: Secrets,
+    /// Grants whose release was sent and not answered, by name and token.
+    unanswered: HashSet<(String, i64)>,
 }
 
 /// The shortest and the longest time that a request of the keeper may take.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
 
 impl ServerRows {
+    pub(crate) fn new(transport: Arc<Transport>, secrets: Secrets) -> Self {
+        ServerRows { transport, secrets, unanswered: HashSet::new() }
+    }
+
     /// Sends one renewal. `end` is when the keeper must be back, if that is known. Sets it to the
     /// end of this request if it fails.
-    fn renew_one(&self, grant: &Grant, end: &mut Option<Duration>) -> Result<Renewal, Loss> {
+    fn renew_one(&self, grant: &HeldGrant, end: &mut Option<Duration>) -> Result<Renewal, Loss> {
         let start = SystemClock.now();
         let (secret, trusted_until) = self.secret(grant).ok_or(Loss::ReleasedElsewhere)?;
         // While a request is under way the keeper does nothing else. So none goes on beyond the
@@ -43,7 +50,7 @@ impl ServerRows {
                 Ok(Renewal { expires_at_ms: 0, granted })
             }
             Err(error) => {
-                let loss = loss(error);
+                let loss = loss(grant.token, error);
                 if loss.may_pass() {
                     end.get_or_insert(start + timeout);
                 }
@@ -52,7 +59,7 @@ impl ServerRows {
         }
     }
 
-    fn secret(&self, grant: &Grant) -> Option<(Secret, Duration)> {
+    fn secret(&self, grant: &HeldGrant) -> Option<(Secret, Duration)> {
         self.secrets().get(&key(grant)).cloned()
     }
 
@@ -81,17 +88,36 @@ impl Rows for ServerRows {
         due.iter().map(renew).collect()
     }
 
-    fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
-        let Some((secret, _)) = self.secret(grant) else { return Err(Loss::ReleasedElsewhere) };
+    fn release(&mut self, grant: &HeldGrant) -> Result<(), Loss> {
+        let Some((secret, trusted_until)) = self.secret(grant) else {
+            return Err(Loss::ReleasedElsewhere);
+        };
         let timeout = (grant.ttl / 3).clamp(PATIENCE.0, PATIENCE.1);
-        let released = release_once(&self.transport, &secret, timeout).map(drop).map_err(loss);
-        if !released.as_ref().is_err_and(Loss::may_pass) {
-            self.secrets().remove(&key(grant));
+        let released = release_once(&self.transport, &secret, timeout)
+            .map(drop)
+            .map_err(|error| loss(grant.token, error));
+        let key = key(grant);
+        if released.as_ref().is_err_and(Loss::may_pass) {
+            self.unanswered.insert(key);
+            return released;
         }
-        released
+        self.secrets().remove(&key);
+        let was_sent = self.unanswered.remove(&key);
+        match released {
+            Err(Loss::ReleasedElsewhere) if was_sent => Ok(()),
+            // A break would have left the next token to no owner, and the lease is not over. So a
+            // release has let another client have that token; or an operator has given it the
+            // lease, which is over either way.
+            Err(Loss::Superseded { by, owner: Some(_) })
+                if was_sent && by == grant.token + 1 && SystemClock.now() < trusted_until =>
+            {
+                Ok(())
+            }
+            released => released,
+        }
     }
 
-    fn look(&mut self, _: &Grant) -> Seen {
+    fn look(&mut self, _: &HeldGrant) -> Seen {
         // The server is asked by renewals only.
         Seen { is_current: true, asked: None }
     }
@@ -105,27 +131,21 @@ impl Rows for ServerRows {
     }
 }
 
-fn key(grant: &Grant) -> (String, i64) {
+fn key(grant: &HeldGrant) -> (String, i64) {
     (grant.name.clone(), grant.token)
 }
 
-/// Returns what an error means for a hold.
-fn loss(error: Error) -> Loss {
+/// Returns what an error means for the hold of a grant with this token.
+fn loss(token: i64, error: Error) -> Loss {
     match error {
-        Error::Rejected { reason, current } => match (reason.as_str(), current) {
-            ("expired", _) => Loss::Expired,
-            ("released", _) => Loss::ReleasedElsewhere,
-            // The pool was deleted.
-            ("deleted", _) => Loss::Broken,
-            ("no_progress", _) => Loss::NoProgress,
-            ("time_is_up", _) => Loss::TimeIsUp,
-            ("requested", _) => Loss::Requested,
-            ("superseded", Some(current)) => {
-                Loss::Superseded { by: current.token, owner: Some(current.owner) }
+        // The pool was deleted.
+        Error::Rejected { reason, .. } if reason == "deleted" => Loss::Broken,
+        Error::Rejected { reason, by, current } => match Reason::from_word(&reason, by) {
+            Some(reason) => {
+                let current = current.map(|current| (current.token, current.owner));
+                Loss::from_rejection(token, reason, current, Loss::FileReplaced)
             }
-            // A break raises the token and leaves the name free.
-            ("superseded", None) => Loss::Broken,
-            _ => Loss::FileReplaced,
+            None => Loss::FileReplaced,
         },
         // An access key that was taken back may be given again: the trust window decides.
         error => Loss::CannotRenew { error: error.to_string() },

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use litelease_keeper::Window;
+use litelease_hold::Window;
 use serde_json::{Value, json};
 
 use crate::Error;

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use litelease_keeper::unique;
+use litelease_hold::unique;
 use serde_json::Value;
 use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
@@ -33,6 +33,8 @@ pub(crate) enum Outcome {
     No(Value),
     /// The server refuses it, and trying again does not help.
     Refused { status: u16, text: String },
+    /// The URL or the certificate is wrong: trying again does not help until one is changed.
+    Misconfigured(String),
     /// The answer is not known, or trying again may help.
     Unknown(String),
     /// Nothing was sent: there is no connection.
@@ -133,7 +135,10 @@ fn read(answer: Result<Response<Body>, ureq::Error>, tag: &str) -> Outcome {
     let mut response = match answer {
         Ok(response) => response,
         Err(error) if is_unsent(&error) => return Outcome::Unreached(error.to_string()),
-        Err(error) => return Outcome::Unknown(builder::explained(&error)),
+        Err(error) => {
+            let lasting = builder::misconfigured(&error).map(Outcome::Misconfigured);
+            return lasting.unwrap_or_else(|| Outcome::Unknown(error.to_string()));
+        }
     };
     let status = response.status().as_u16();
     let echoed = response.headers().get("idempotency-key").map(|tag| tag.as_bytes().to_vec());
@@ -172,7 +177,9 @@ impl Outcome {
     pub(crate) fn into_error(self) -> Error {
         match self {
             Outcome::Refused { status, text } => Error::Refused { status, text },
-            Outcome::Unknown(why) | Outcome::Unreached(why) => Error::Unreachable(why),
+            Outcome::Misconfigured(why) | Outcome::Unknown(why) | Outcome::Unreached(why) => {
+                Error::Unreachable(why)
+            }
             Outcome::Done(_) | Outcome::No(_) => {
                 Error::Unreachable("no answer was expected".into())
             }

@@ -28,12 +28,6 @@ pub enum Value {
 
 impl Value {
     /// Returns the text, if it is one.
-    ///
-    /// ```
-    /// # use litelease_client::Value;
-    /// assert_eq!(Value::from("hello").as_str(), Some("hello"));
-    /// assert_eq!(Value::from(7).as_str(), None);
-    /// ```
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::Text(text) => Some(text),
@@ -42,11 +36,6 @@ impl Value {
     }
 
     /// Returns the bytes of a text or a blob.
-    ///
-    /// ```
-    /// # use litelease_client::Value;
-    /// assert_eq!(Value::from(vec![1, 2]).as_bytes(), Some(&[1, 2][..]));
-    /// ```
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match self {
             Value::Text(text) => Some(text.as_bytes()),

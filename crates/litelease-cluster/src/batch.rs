@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use litelease_core::Claimant;
-use litelease_engine::{Error, Loaded, LoadedRow, Result, Stored, StoredRow};
 
 use crate::change::{Ask, Kind, Patience, millis};
-use crate::cluster::{Cluster, Planted};
+use crate::cluster::Cluster;
+use crate::engine::{Error, Loaded, LoadedRow, Result, Stored, StoredRow};
 use crate::limits::in_ms;
 use crate::recall::Known;
-use crate::verbs::{exactly, renews};
-use crate::{LeaseInfo, RenewResult};
+use crate::verbs::renews;
+use crate::{Lease, RenewResult};
 
 /// How often rows are loaded again after others have changed them.
 const ROUNDS: usize = 3;
@@ -55,7 +55,7 @@ impl Cluster {
     /// assert!(matches!(answers[1], Ok(RenewResult::Rejected { .. })));
     /// # Ok::<(), litelease_cluster::Error>(())
     /// ```
-    pub fn renew_all(&self, leases: &[LeaseInfo], ttl: Duration) -> Vec<Result<RenewResult>> {
+    pub fn renew_all(&self, leases: &[Lease], ttl: Duration) -> Vec<Result<RenewResult>> {
         let asked = leases.iter().map(|lease| self.renewing(lease, ttl));
         match asked.collect::<Result<Vec<_>>>() {
             Ok(asked) => self.renew_many(&asked, self.shared.options.patience),
@@ -63,10 +63,10 @@ impl Cluster {
         }
     }
 
-    fn renewing<'a>(&self, lease: &'a LeaseInfo, ttl: Duration) -> Result<Renewing<'a>> {
+    fn renewing<'a>(&self, lease: &'a Lease, ttl: Duration) -> Result<Renewing<'a>> {
         self.check_name(&lease.name)?;
         self.check_owner(&lease.owner)?;
-        Ok(Renewing { name: &lease.name, who: exactly(lease), ttl_ms: in_ms(ttl)? })
+        Ok(Renewing { name: &lease.name, who: Claimant::from(lease), ttl_ms: in_ms(ttl)? })
     }
 
     /// Renews many grants within this time.
@@ -201,7 +201,7 @@ impl Batch<'_> {
         let decision = decide(&judged, seen.mark.epoch.floor)?;
         let Some(write) = decision.write else { return Ok(Err(decision.answer)) };
         let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
-        let change = self.cluster.change_to(&ask, seen, &judged, write, attempt)?;
+        let change = self.cluster.change_to(&ask, seen, &row, &judged, write, attempt)?;
         let stored = change.rows.into_iter().next().filter(|_| change.mark.is_none());
         let Some((_, new)) = stored else {
             // It needs a new mark, as after a row was written by hand.
@@ -216,15 +216,6 @@ impl Batch<'_> {
         let loaded = Loaded { rows, ..seen.without_rows() };
         let stored = self.cluster.shared.engine.store_each(&loaded, &news, self.left()?);
         let stored = match stored {
-            Err(Error::CommitUnknown(_)) if self.cluster.has(Planted::UnknownIsRenewed) => {
-                vec![Stored::Done { version: 0 }; allowed.len()]
-            }
-            Ok(stored)
-                if self.cluster.has(Planted::ConflictForAll)
-                    && stored.contains(&Stored::Conflict) =>
-            {
-                return Err(Error::Locked("somebody was faster".into()));
-            }
             // What of it is stored is not known.
             Err(error) => {
                 let mut memory = self.cluster.memory();
@@ -249,7 +240,7 @@ impl Batch<'_> {
                 new = new.as_of(server_ms, tenure.ttl_ms);
             }
             if let (RenewResult::Renewed(lease), Some(tenure)) = (&mut answer, &new.tenure) {
-                lease.lease_expires_at_ms = tenure.until_ms;
+                lease.expires_at_ms = tenure.until_ms;
             }
             let name = before.name;
             let row = LoadedRow { name: name.clone(), version, row: Some(new) };

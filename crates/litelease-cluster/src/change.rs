@@ -4,14 +4,13 @@
 
 use std::time::Duration;
 
-use litelease_core::{CommitContext, LeaseInfo, Row, State, Step, is_live};
-use litelease_engine::{
+use litelease_core::{CommitContext, Lease, LeaseRow, Row, State, Step, is_live};
+
+use crate::cluster::Cluster;
+use crate::engine::{
     Change, Error, Loaded, LoadedRow, Mark, Result, Stored, StoredRow, StoredTenure,
 };
-
-use crate::cluster::{Cluster, Planted};
 use crate::recall::Known;
-use crate::row::LeaseRow;
 
 /// Conflicts that are tried again at once. After that others get some time.
 const FREE_CONFLICTS: u32 = 3;
@@ -181,9 +180,17 @@ impl Cluster {
 
     /// Does a verb on one name.
     pub(crate) fn change<A: Clone>(&self, ask: &Ask<'_, A>) -> Result<Answered<A>> {
+        self.change_as(ask, self.shared.host.attempt())
+    }
+
+    /// Does a verb on one name under this attempt.
+    pub(crate) fn change_as<A: Clone>(
+        &self,
+        ask: &Ask<'_, A>,
+        attempt: i64,
+    ) -> Result<Answered<A>> {
         let started = self.shared.host.counted();
         let mut patience = self.patience();
-        let attempt = self.shared.host.attempt();
         let mut known = match ask.kind {
             Kind::OnLive => self.known(ask.name),
             _ => None,
@@ -211,6 +218,12 @@ impl Cluster {
                     let answer = self.answer_at(ask, &sent.seen, &sent.change, found.at_ms);
                     let answer = answer.unwrap_or_else(|| sent.answer.clone());
                     return self.stored(ask, times, &loaded, &sent.change, answer);
+                }
+                // It was stored, and another client has changed the row since.
+                if ask.kind == Kind::OnLive && has_ended_by(row, attempt) {
+                    self.memory().forget(ask.name);
+                    let (answer, version) = (sent.answer.clone(), row.version);
+                    return Ok(Answered { answer, since: started, version, left_ms: 0 });
                 }
                 // A row that is absent again may have been there. A purge that deletes one changes
                 // the mark, and a release that does so leaves its token.
@@ -240,7 +253,8 @@ impl Cluster {
                             return Ok(Answered { answer, since: started, version, left_ms });
                         }
                         Some(write) => {
-                            let change = self.change_to(ask, &loaded, &judged, write, attempt)?;
+                            let change =
+                                self.change_to(ask, &loaded, row, &judged, write, attempt)?;
                             (change, decision.answer)
                         }
                     }
@@ -273,10 +287,8 @@ impl Cluster {
                 Err(Error::CommitUnknown(reason)) => {
                     self.memory().forget_known(ask.name);
                     self.wait(&mut patience, Error::CommitUnknown(reason.clone()))?;
-                    if !self.has(Planted::AttemptIgnored) {
-                        let seen = loaded;
-                        lost = Some(Lost { seen, change, answer, reason, met_conflict: false });
-                    }
+                    let seen = loaded;
+                    lost = Some(Lost { seen, change, answer, reason, met_conflict: false });
                 }
                 Err(error) if error.is_transient() => {
                     let error = unknown_after(&lost, error);
@@ -361,10 +373,7 @@ impl Cluster {
             return Ok(judged);
         }
         let counted = self.shared.host.counted();
-        let sighting = match self.has(Planted::SightingKept) {
-            true => self.memory().sight_any(&seen.name, loaded.boot, counted),
-            false => self.memory().sight(&seen.name, seen.version, loaded.boot, counted),
-        };
+        let sighting = self.memory().sight(&seen.name, seen.version, loaded.boot, counted);
         let age_ms = millis(counted.saturating_sub(sighting.since));
         judged.left_ms = tenure.ttl_ms.saturating_sub(age_ms);
         // Two clocks, each of which may be wrong: that of the writer, and this one.
@@ -387,10 +396,12 @@ impl Cluster {
         Ok(judged)
     }
 
+    #[allow(clippy::too_many_arguments)] // a verb, what it has read, and what it decided
     pub(crate) fn change_to<A>(
         &self,
         ask: &Ask<'_, A>,
         loaded: &Loaded,
+        before: &LoadedRow,
         judged: &Judged,
         write: Write,
         attempt: i64,
@@ -406,7 +417,12 @@ impl Cluster {
             };
             StoredTenure { owner, until_ms, ttl_ms }
         });
-        let row = StoredRow { token: write.token, tenure, at_ms: judged.now_ms, attempt };
+        let before = before.row.as_ref();
+        let ends_tenure = before.is_some_and(|before| {
+            before.tenure.is_some() && (tenure.is_none() || before.token != write.token)
+        });
+        let ended = if ends_tenure { attempt } else { before.map_or(0, |before| before.ended) };
+        let row = StoredRow { token: write.token, tenure, at_ms: judged.now_ms, attempt, ended };
         // At a time that a caller gives, no clock is asked.
         let is_on_live = ask.kind == Kind::OnLive || is_renewal;
         let while_live = is_on_live && self.when.is_none();
@@ -454,22 +470,20 @@ impl Cluster {
         match (&row.tenure, loaded.rows.first()) {
             (Some(_), Some(seen)) => {
                 let mut memory = self.memory();
-                if !self.has(Planted::SightingKept) {
-                    memory.begin(name, seen.version, loaded.boot, now, Some(times.started));
-                }
+                memory.begin(name, seen.version, loaded.boot, now, Some(times.started));
                 memory.wrote(name, Known { loaded: loaded.clone(), at: times.asked });
             }
             _ => self.memory().forget(name),
         }
-        let since = if self.has(Planted::TrustFromAnswer) { now } else { times.started };
+        let since = times.started;
         if let (Some(tenure), Some(ttl_ms), None) = (&row.tenure, ask.ttl_ms, self.when)
             && millis(now.saturating_sub(since)) >= ttl_ms
         {
-            return Err(Error::ExpiredOnArrival(LeaseInfo {
+            return Err(Error::ExpiredOnArrival(Lease {
                 name: name.clone(),
                 owner: tenure.owner.clone(),
                 token: row.token,
-                lease_expires_at_ms: tenure.until_ms,
+                expires_at_ms: tenure.until_ms,
             }));
         }
         let version = loaded.rows.first().map_or(0, |row| row.version);
@@ -500,6 +514,11 @@ fn after(mut loaded: Loaded, change: &Change, version: i64) -> Loaded {
         (seen.version, seen.row) = (version, Some(row.clone()));
     }
     loaded
+}
+
+/// Checks whether this attempt has ended a tenure, and at most the next grant came after it.
+pub(crate) fn has_ended_by(row: &LoadedRow, attempt: i64) -> bool {
+    row.row.as_ref().is_some_and(|row| row.ended == attempt)
 }
 
 fn unknown_after<A>(lost: &Option<Lost<A>>, error: Error) -> Error {

@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use litelease_engine::{Engine, EngineFacts, Result};
-
+use crate::engine::{Engine, EngineFacts, Result};
 use crate::hold::Keeping;
 use crate::host::{Host, System};
 use crate::recall::Recall;
@@ -62,48 +61,16 @@ pub struct Options {
     /// that ended longer than twice this ago is taken over without watching it for a whole ttl: the
     /// clock that its end was stored by and that of the claimant may be wrong in opposite ways.
     pub max_skew: Duration,
-    /// A bug, planted by a test that must find it.
-    #[doc(hidden)]
-    pub planted: Option<Planted>,
-}
-
-/// Bugs for the tests to find.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
-    /// After a lost answer the verb decides anew, as if nothing had been stored.
-    AttemptIgnored,
-    /// A row that has changed is counted as if it had not.
-    SightingKept,
-    /// Trust is counted from the answer.
-    TrustFromAnswer,
-    /// Rows are deleted before the floor is raised.
-    PurgeBeforeFloor,
-    /// One row of a batch that has changed is taken for all of them.
-    ConflictForAll,
-    /// A batch whose answer was lost is taken for renewed.
-    UnknownIsRenewed,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            patience: Duration::from_secs(5),
-            max_skew: Duration::from_secs(60),
-            planted: None,
-        }
+        Options { patience: Duration::from_secs(5), max_skew: Duration::from_secs(60) }
     }
 }
 
 impl Cluster {
     /// Opens leases on an engine, with the system's clocks.
-    ///
-    /// ```
-    /// # use litelease_cluster::{Cluster, MemoryEngine};
-    /// let cluster = Cluster::on(MemoryEngine::new());
-    /// assert_eq!(cluster.inspect("scheduler")?, None);
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn on(engine: impl Engine + 'static) -> Self {
         Cluster::with(Arc::new(engine), Arc::new(System), Options::default())
     }
@@ -148,25 +115,11 @@ impl Cluster {
 
     /// Makes what the engine needs before the first row, such as tables, and checks it strictly if
     /// it is there. Call it at every start. etcd needs nothing.
-    ///
-    /// ```
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// cluster.bootstrap()?;
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn bootstrap(&self) -> Result<()> {
         self.shared.engine.bootstrap()
     }
 
     /// Returns facts about the engine, and what should be changed there.
-    ///
-    /// ```
-    /// # use litelease_cluster::*;
-    /// let facts = Cluster::on(MemoryEngine::new()).facts()?;
-    /// assert!(facts.warnings.is_empty());
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn facts(&self) -> Result<EngineFacts> {
         self.shared.engine.facts()
     }
@@ -185,10 +138,6 @@ impl Cluster {
     pub(crate) fn memory(&self) -> MutexGuard<'_, Recall> {
         // What a thread that panicked has left there is whole: each change is one call.
         self.shared.recall.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn has(&self, planted: Planted) -> bool {
-        self.shared.options.planted == Some(planted)
     }
 }
 

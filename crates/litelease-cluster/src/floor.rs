@@ -2,10 +2,10 @@
 //! engine.
 
 use litelease_core::{self as rule, Epoch, RaiseResult, has_ended, purge_limit};
-use litelease_engine::{Change, Error, Loaded, LoadedRow, Result, Stored, StoredRow};
 
 use crate::change::{Patience, context};
-use crate::cluster::{Cluster, Planted};
+use crate::cluster::Cluster;
+use crate::engine::{Change, Error, Loaded, LoadedRow, Result, Stored, StoredRow};
 
 impl Cluster {
     /// Deletes the rows of names that have not been live since `before_ms` (Unix time in
@@ -33,11 +33,6 @@ impl Cluster {
                 return Ok(0);
             }
             let raised = loaded.mark.epoch.raised(largest, context(&loaded))?;
-            if self.has(Planted::PurgeBeforeFloor) {
-                let deleted = self.shared.engine.forget(&ended)?;
-                let _ = self.store_mark(&loaded, raised, &mut patience)?;
-                return Ok(deleted);
-            }
             if self.store_mark(&loaded, raised, &mut patience)? {
                 return self.until_sent(&mut patience, || self.shared.engine.forget(&ended));
             }
@@ -105,14 +100,6 @@ impl Cluster {
 
     /// Fences off like [`restore_fence`](Cluster::restore_fence), and raises tokens far above
     /// `token` as well: the largest one that was seen anywhere, in a log or in a gate.
-    ///
-    /// ```
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let floor = cluster.restore_fence_above(1 << 48)?;
-    /// assert!(floor > 1 << 48);
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn restore_fence_above(&self, token: i64) -> Result<i64> {
         let mut patience = self.patience();
         let mut raised = None;
@@ -134,7 +121,9 @@ impl Cluster {
             let now_ms = self.now_ms(&loaded);
             let fenced = |seen: &LoadedRow| {
                 let row = seen.row.as_ref().filter(|row| row.token < floor)?;
-                Some(StoredRow { token: floor, tenure: None, at_ms: now_ms, attempt: row.attempt })
+                // Without its attempt: a client whose answer was lost must not find its grant here.
+                let row = StoredRow { tenure: None, attempt: 0, ..row.clone() };
+                Some(StoredRow { token: floor, at_ms: now_ms, ..row })
             };
             if self.store_rows(&loaded, fenced, &mut patience)? {
                 return Ok(floor);

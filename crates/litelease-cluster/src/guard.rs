@@ -1,8 +1,7 @@
 //! Guarded tables, on an engine that has tables of the caller's.
 
-use litelease_engine::{Guard, GuardInfo, Result};
-
 use crate::cluster::Cluster;
+use crate::engine::{Guard, GuardInfo, Result};
 
 impl Cluster {
     /// Guards a table: from now on, a write to it must present the newest token of `name`. The
@@ -35,25 +34,11 @@ impl Cluster {
     }
 
     /// Removes the guard by `name` from a table, or all its guards. Returns how many there were.
-    ///
-    /// ```no_run
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::open("postgres://app@db.example/app")?;
-    /// assert_eq!(cluster.unguard("orders", None)?, 1);
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64> {
         self.until_sent(&mut self.patience(), || self.shared.engine.unguard(table, name))
     }
 
     /// Lists all guards, and whether their triggers are intact.
-    ///
-    /// ```no_run
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::open("postgres://app@db.example/app")?;
-    /// assert!(cluster.guards()?.iter().all(|guard| guard.is_intact));
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn guards(&self) -> Result<Vec<GuardInfo>> {
         self.until_answered(&mut self.patience(), || self.shared.engine.guards())
     }

@@ -4,17 +4,17 @@ use std::convert::Infallible;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use litelease_engine::{Changes, Listener};
-use litelease_keeper::{
-    Clock, Grant, Hold, HolderKind, Identity, Keeper, Kept, Loss, LossSignal, Lost, NoKeeper,
+use litelease_hold::{
+    Clock, HeldGrant, Hold, HolderKind, Identity, Keeper, Kept, Loss, LossSignal, Lost, NoKeeper,
     ProcessKeeper, Renewal, Rows, Window,
 };
 
 use crate::change::Answered;
 use crate::cluster::Cluster;
+use crate::engine::{Changes, Listener};
 use crate::host::Host;
 use crate::kept_rows::{KeptRows, release};
-use crate::{ClaimResult, HoldError, LeaseInfo};
+use crate::{ClaimResult, HoldError, Lease};
 
 /// How long a release tries. After that the keeper does, until the lease is over.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -85,39 +85,17 @@ pub(crate) struct Keeping {
 impl HoldOptions {
     /// Returns options for a hold whose renewals last `ttl` each, and which does not wait for the
     /// name.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::HoldOptions;
-    /// let options = HoldOptions::new(Duration::from_secs(60));
-    /// # let _ = options;
-    /// ```
     pub fn new(ttl: Duration) -> Self {
         HoldOptions { ttl, wait: Duration::ZERO, kind: HolderKind::Hold }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::HoldOptions;
-    /// let patient = HoldOptions::new(Duration::from_secs(60)).wait(Duration::MAX);
-    /// # let _ = patient;
-    /// ```
     pub fn wait(self, wait: Duration) -> Self {
         HoldOptions { wait, ..self }
     }
 
     /// Names a process group that does the work. If this process dies, a successor on this machine
     /// waits until that group has ended, too, or until the ttl is over.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::HoldOptions;
-    /// # let leader = 4711;
-    /// let options = HoldOptions::new(Duration::from_secs(60)).group(leader);
-    /// # let _ = options;
-    /// ```
     pub fn group(self, group: u32) -> Self {
         HoldOptions { kind: HolderKind::Run { group }, ..self }
     }
@@ -129,15 +107,6 @@ impl Cluster {
     /// The owner text is unique to this hold: host, process and a random part. A thread of this
     /// handle renews all its holds every third of their ttl, many in one request. Clones of the
     /// handle share it. The time of [`at`](Cluster::at) is ignored: a hold needs clocks that go on.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let held = cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert_eq!(held.token(), 1);
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, HoldError> {
         let HoldOptions { ttl, wait, kind } = options;
         let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
@@ -148,13 +117,13 @@ impl Cluster {
             // It may have been stored all the same, and the owner text tells: nobody else uses it.
             let _ = cluster.within(DROP).release_by_owner(name, &owner);
         })?;
-        let Answered { answer, since, .. } = waited;
+        let Answered { answer, since, version, .. } = waited;
         let lease = match answer {
             ClaimResult::Acquired(lease) => lease,
             ClaimResult::Busy(current) => return Err(HoldError::Busy(current)),
         };
-        let grant = Grant { name: name.into(), owner, token: lease.token, ttl };
-        let granted = Renewal::whole(lease.lease_expires_at_ms);
+        let grant = HeldGrant { name: name.into(), owner, token: lease.token, ttl };
+        let granted = Renewal::whole(lease.expires_at_ms);
         let hold = Hold::new(grant, window, since, granted);
         if let Err(reason) = hold.check(cluster.shared.host.counted()) {
             let _ = cluster.within(DROP).release(&lease);
@@ -165,6 +134,7 @@ impl Cluster {
             Ok(kept) => kept,
             Err(never) => match never {},
         };
+        cluster.shared.engine.follow(name, version);
         Ok(Held { kept, cluster, released: false })
     }
 
@@ -191,98 +161,37 @@ impl Cluster {
 
 impl Held {
     /// Returns the name that is held.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// assert_eq!(cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?.name(), "books");
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn name(&self) -> &str {
         &self.kept.hold.grant().name
     }
 
     /// Returns the owner text, which is unique to this hold: host, process and a random part.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let held = cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert!(Identity::parse(held.owner()).is_some_and(|who| who.pid == std::process::id()));
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn owner(&self) -> &str {
         &self.kept.hold.grant().owner
     }
 
     /// Returns the fencing token of this grant.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// assert_eq!(cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?.token(), 1);
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn token(&self) -> i64 {
         self.kept.hold.grant().token
     }
 
     /// Returns the grant as the verbs take it, with the expiry of the last renewal.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let held = cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert_eq!(cluster.inspect("books")?, Some(held.lease()));
-    /// # Ok::<(), HoldError>(())
-    /// ```
-    pub fn lease(&self) -> LeaseInfo {
-        let Grant { name, owner, token, .. } = self.kept.hold.grant().clone();
-        LeaseInfo { name, owner, token, lease_expires_at_ms: self.kept.hold.expires_at_ms() }
+    pub fn lease(&self) -> Lease {
+        let HeldGrant { name, owner, token, .. } = self.kept.hold.grant().clone();
+        Lease { name, owner, token, expires_at_ms: self.kept.hold.expires_at_ms() }
     }
 
     /// Checks whether the lease can still be trusted. Once this has failed it always fails.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let held = cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// held.check()?;
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn check(&self) -> Result<(), Lost> {
         self.kept.hold.check(self.now()).map_err(|reason| self.as_lost(reason))
     }
 
     /// Returns a signal for other threads: they can wait for the loss of this lease.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let held = cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert_eq!(held.lost().wait_timeout(Duration::from_millis(1)), None);
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn lost(&self) -> LossSignal {
         LossSignal::new(self.kept.hold.clone())
     }
 
     /// Calls `callback` on a thread of its own when the lease is lost; at once if it already is.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let held = cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// held.on_lost(|lost| eprintln!("stop: {lost}"));
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn on_lost(&self, callback: impl FnOnce(&Lost) + Send + 'static) {
         let name = self.name().to_owned();
         self.kept.hold.on_lost(move |reason| callback(&Lost { name, reason: reason.clone() }));
@@ -326,6 +235,10 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        // The watch is the parent's.
+        if !self.kept.hold.is_forked() {
+            self.cluster.shared.engine.unfollow(self.name());
+        }
         if !self.released {
             // A drop cannot tell, and must not take long; what was superseded is left alone.
             let _ = self.release_within(DROP);

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use litelease_engine::Error;
-use litelease_keeper::{Lost, NoKeeper};
+use litelease_hold::{Lost, NoKeeper};
 
-use crate::LeaseInfo;
+use crate::Lease;
+use crate::engine::Error;
 
 /// What can go wrong with [`hold`](crate::Cluster::hold) and
 /// [`claim_wait`](crate::Cluster::claim_wait). Errors of the verbs and [`Lost`] turn into it with
@@ -31,7 +31,7 @@ use crate::LeaseInfo;
 #[non_exhaustive]
 pub enum HoldError {
     /// Another owner has the name, and the time to wait is over.
-    Busy(LeaseInfo),
+    Busy(Lease),
     /// The held lease can no longer be trusted.
     Lost(Lost),
     /// The ttl is too short to be kept alive: at least 101 ms.

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use litelease_keeper::{Clock, SystemClock};
+use litelease_hold::{Clock, SystemClock};
 
 /// The machine as the verbs see it. Tests bring their own.
 pub trait Host: Send + Sync {

@@ -1,15 +1,16 @@
 //! The rows of an engine as the keeper renews them.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use litelease_core::{Claimant, Reason};
-use litelease_engine::Error;
-use litelease_keeper::{Due, Grant, Loss, Renewal, Rows, Seen};
+use litelease_hold::{Due, HeldGrant, Loss, Renewal, Rows, Seen};
 
 use crate::batch::Renewing;
 use crate::cluster::Cluster;
+use crate::engine::Error;
 use crate::limits::in_ms;
-use crate::{LeaseInfo, ReleaseResult, RenewResult};
+use crate::{Lease, ReleaseResult, RenewResult};
 
 pub(crate) struct KeptRows {
     cluster: Cluster,
@@ -48,11 +49,11 @@ impl Rows for KeptRows {
         answers.map(|(due, answer)| renewal(due.grant.token, self.reason(answer))).collect()
     }
 
-    fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
+    fn release(&mut self, grant: &HeldGrant) -> Result<(), Loss> {
         release(&self.cluster.within(Duration::ZERO), grant)
     }
 
-    fn look(&mut self, _: &Grant) -> Seen {
+    fn look(&mut self, _: &HeldGrant) -> Seen {
         Seen { is_current: true, asked: None }
     }
 
@@ -65,16 +66,19 @@ impl Rows for KeptRows {
     }
 }
 
-fn renewing(grant: &Grant) -> Renewing<'_> {
+fn renewing(grant: &HeldGrant) -> Renewing<'_> {
     let who = Claimant { owner: &grant.owner, token: Some(grant.token) };
     // The ttl was checked when the name was claimed.
     Renewing { name: &grant.name, who, ttl_ms: in_ms(grant.ttl).unwrap_or(1) }
 }
 
-/// Releases a grant. Fails if it is no longer current.
-pub(crate) fn release(cluster: &Cluster, grant: &Grant) -> Result<(), Loss> {
-    let Grant { name, owner, token, .. } = grant.clone();
-    match cluster.release(&LeaseInfo { name, owner, token, lease_expires_at_ms: 0 }) {
+/// Releases a grant. Fails if it is no longer current. All tries are one attempt: the owner text of
+/// a hold is unique, so it tells a release whose answer was lost from what others have done.
+pub(crate) fn release(cluster: &Cluster, grant: &HeldGrant) -> Result<(), Loss> {
+    let mut hasher = DefaultHasher::new();
+    (&grant.owner, grant.token).hash(&mut hasher);
+    let attempt = i64::try_from(hasher.finish() >> 1).unwrap_or(1).max(1);
+    match cluster.release_as(grant, attempt) {
         Ok(ReleaseResult::Released { .. }) => Ok(()),
         Ok(ReleaseResult::Rejected { reason, current }) => Err(loss(grant.token, reason, current)),
         Err(error) => Err(trouble(error)),
@@ -83,27 +87,16 @@ pub(crate) fn release(cluster: &Cluster, grant: &Grant) -> Result<(), Loss> {
 
 fn renewal(token: i64, answer: Result<RenewResult, Error>) -> Result<Renewal, Loss> {
     match answer {
-        Ok(RenewResult::Renewed(lease)) => Ok(Renewal::whole(lease.lease_expires_at_ms)),
+        Ok(RenewResult::Renewed(lease)) => Ok(Renewal::whole(lease.expires_at_ms)),
         Ok(RenewResult::Rejected { reason, current }) => Err(loss(token, reason, current)),
         Err(error) => Err(trouble(error)),
     }
 }
 
 /// Returns what a rejection means for a holder that has not released its lease.
-fn loss(token: i64, reason: Reason, current: Option<LeaseInfo>) -> Loss {
-    match (reason, current) {
-        (_, Some(current)) if current.token != token => {
-            Loss::Superseded { by: current.token, owner: Some(current.owner) }
-        }
-        // A token that grew by one without anybody having it is what a break leaves behind.
-        (Reason::Superseded { by }, _) if by == token + 1 => Loss::Broken,
-        (Reason::Superseded { by }, _) => Loss::Superseded { by, owner: None },
-        (Reason::Released, _) => Loss::ReleasedElsewhere,
-        (Reason::Expired, _) => Loss::Expired,
-        (Reason::NeverClaimed | Reason::UnknownToken | Reason::HeldBy, _) => Loss::Forgotten,
-        // Of verbs that only files have.
-        (reason, _) => Loss::CannotRenew { error: reason.to_string() },
-    }
+fn loss(token: i64, reason: Reason, current: Option<Lease>) -> Loss {
+    let current = current.map(|current| (current.token, current.owner));
+    Loss::from_rejection(token, reason, current, Loss::Forgotten)
 }
 
 /// Returns what an error means: all but one may pass. Whether a renewal whose answer was lost is

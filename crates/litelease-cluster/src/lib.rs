@@ -19,12 +19,18 @@
 //!
 //! Each verb loads the row, asks the rule, and stores the answer if the row is still the same.
 //! Nobody holds a lock in between, so a client that stops blocks nobody.
+//!
+//! The features `etcd` and `postgres`, both on by default, bring the two engines. The module
+//! [`engine`] has the trait for another one.
 
 #![forbid(unsafe_code)]
 
 mod batch;
 mod change;
 mod cluster;
+pub mod engine;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod floor;
 mod guard;
 mod hold;
@@ -34,25 +40,24 @@ mod kept_rows;
 mod limits;
 mod memory;
 mod open;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod recall;
-mod row;
 mod verbs;
 mod wait;
 mod watch;
 
-#[doc(hidden)]
-pub use cluster::Planted;
 pub use cluster::{Cluster, Options};
+pub use engine::{Engine, EngineFacts, EngineUrl, Error, Guard, GuardInfo, Result};
 pub use hold::{Held, HoldOptions};
 pub use hold_error::HoldError;
 pub use host::{Host, System};
 pub use litelease_core::{
-    BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, Status, TransferResult,
+    BreakResult, ClaimResult, GrantRef, Lease, LeaseRow, Reason, ReleaseResult, RenewResult,
+    Status, TransferResult,
 };
-pub use litelease_engine::{Engine, EngineFacts, Error, Guard, GuardInfo, Place, Result};
-pub use litelease_keeper::{Identity, Loss, LossSignal, Lost};
+pub use litelease_hold::{Identity, Loss, LossSignal, Lost};
 pub use memory::{MemoryEngine, MemoryRows};
 #[doc(hidden)]
 pub use recall::Recall;
-pub use row::LeaseRow;
 pub use watch::Watch;

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use litelease_engine::{Error, Result};
-
 use crate::cluster::Cluster;
+use crate::engine::{Error, Result};
 
 /// The longest name and the longest owner text, in bytes: what every engine can store.
 const MAX_BYTES: usize = 1024;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use litelease_engine::{
+use crate::engine::{
     Change, Changes, Engine, EngineFacts, Listener, Loaded, LoadedRow, Mark, Result, RowChange,
     Stored, StoredRow,
 };

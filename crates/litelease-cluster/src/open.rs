@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use litelease_engine::{Engine, Error, Place, Result};
-
 use crate::cluster::{Cluster, Options};
+use crate::engine::{Engine, EngineUrl, Result};
 use crate::host::System;
 
 impl Cluster {
@@ -13,12 +12,6 @@ impl Cluster {
     /// `postgres://…` as libpq has it, with `?schema=litelease`.
     ///
     /// Errors never show the password.
-    ///
-    /// ```
-    /// # use litelease_cluster::{Cluster, Error};
-    /// let error = Cluster::open("etcd://").err();
-    /// assert!(matches!(error, Some(Error::InvalidUrl(reason)) if reason.contains("host is missing")));
-    /// ```
     pub fn open(url: &str) -> Result<Self> {
         Cluster::open_with(url, Options::default())
     }
@@ -29,19 +22,15 @@ impl Cluster {
     }
 }
 
-fn engine(place: Place) -> Result<Arc<dyn Engine>> {
-    let missing = |name: &str| {
-        Err(Error::InvalidUrl(format!("this program was built without {name}: enable its feature")))
-    };
-    match place {
+fn engine(url: EngineUrl) -> Result<Arc<dyn Engine>> {
+    match url {
         #[cfg(feature = "etcd")]
-        Place::Etcd(url) => Ok(Arc::new(litelease_etcd::EtcdEngine::open(&url)?)),
-        #[cfg(not(feature = "etcd"))]
-        Place::Etcd(_) => missing("etcd"),
+        EngineUrl::Etcd(url) => Ok(Arc::new(crate::etcd::EtcdEngine::open(&url)?)),
         #[cfg(feature = "postgres")]
-        Place::Postgres(url) => Ok(Arc::new(litelease_postgres::PostgresEngine::open(&url)?)),
-        #[cfg(not(feature = "postgres"))]
-        Place::Postgres(_) => missing("postgres"),
-        _ => missing("this engine"),
+        EngineUrl::Postgres(url) => Ok(Arc::new(crate::postgres::PostgresEngine::open(&url)?)),
+        #[cfg(not(all(feature = "etcd", feature = "postgres")))]
+        url => Err(crate::Error::InvalidUrl(format!(
+            "this program was built without the engine of {url}: enable its feature"
+        ))),
     }
 }

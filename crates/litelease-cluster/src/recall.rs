@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use litelease_engine::Loaded;
+use crate::engine::Loaded;
 
 /// How many names are remembered. Beyond that all are forgotten.
 const MOST: usize = 100_000;
@@ -62,12 +62,6 @@ impl Recall {
         let sighting = Sighting { version, boot, since: now, written };
         self.sightings.insert(name.to_owned(), sighting);
         sighting
-    }
-
-    /// The planted bug: a row that has changed is counted as if it had not.
-    pub(crate) fn sight_any(&mut self, name: &str, boot: i64, now: Duration) -> Sighting {
-        let known = self.sightings.get(name).copied();
-        known.unwrap_or_else(|| self.begin(name, 0, boot, now, None))
     }
 
     /// Returns the row that this handle wrote last, if it is remembered.

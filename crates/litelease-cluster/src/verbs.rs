@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use litelease_core::{self as rule, Claimant, Conditions, RaiseResult, Term};
-use litelease_engine::{Error, Result};
+use litelease_core::{self as rule, Claimant, Conditions, LeaseRow, RaiseResult, Term};
+use litelease_hold::HeldGrant;
 
-use crate::change::{Answered, Ask, Decision, Judged, Kind, missing_row};
+use crate::change::{Answered, Ask, Decision, Judged, Kind, has_ended_by, missing_row};
 use crate::cluster::Cluster;
+use crate::engine::{Error, Result};
 use crate::limits::in_ms;
-use crate::row::LeaseRow;
-use crate::{BreakResult, ClaimResult, LeaseInfo, ReleaseResult, RenewResult, TransferResult};
+use crate::{
+    BreakResult, ClaimResult, GrantRef, Lease, ReleaseResult, RenewResult, TransferResult,
+};
 
 impl Cluster {
     /// Grants `name` to `owner` for `ttl`, if nobody has it.
@@ -35,15 +37,6 @@ impl Cluster {
     }
 
     /// Claims like [`claim`](Cluster::claim), with a token larger than `min_token`.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let lease = cluster.claim_above("scheduler", "a", Duration::from_secs(30), 41)?;
-    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 42));
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn claim_above(
         &self,
         name: &str,
@@ -128,7 +121,7 @@ impl Cluster {
         name: &str,
         owner: &str,
         ttl: Duration,
-        dead: &LeaseInfo,
+        dead: GrantRef<'_>,
     ) -> Result<ClaimResult> {
         self.claim_once_from_dead(name, owner, ttl, dead).map(|answered| answered.answer)
     }
@@ -139,10 +132,11 @@ impl Cluster {
         name: &str,
         owner: &str,
         ttl: Duration,
-        dead: &LeaseInfo,
+        dead: GrantRef<'_>,
     ) -> Result<Answered<ClaimResult>> {
         self.grant(name, owner, ttl, &|judged, term, floor| {
-            let step = rule::claim_from_dead(judged.row(), owner, term, floor, exactly(dead))?;
+            let dead = dead.of_owner(dead.owner.unwrap_or_default());
+            let step = rule::claim_from_dead(judged.row(), owner, term, floor, dead)?;
             Ok(Decision::of(step, |answer| answer.into_owned()))
         })
     }
@@ -150,55 +144,34 @@ impl Cluster {
     /// Prolongs this grant to at least `ttl` from now. It never shortens a lease and never revives
     /// one.
     ///
-    /// Owner and token must both match: a later grant to the same owner text is not renewed.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// # let ttl = Duration::from_secs(30);
-    /// let lease = cluster.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
-    /// assert!(matches!(cluster.renew(&lease, ttl)?, RenewResult::Renewed(_)));
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
-    pub fn renew(&self, lease: &LeaseInfo, ttl: Duration) -> Result<RenewResult> {
-        self.renew_when(&lease.name, exactly(lease), ttl).map(|(answer, _)| answer)
+    /// It takes the lease that a claim returned, or name and token. A later grant to the same owner
+    /// text is not renewed.
+    pub fn renew<'g>(&self, grant: impl Into<GrantRef<'g>>, ttl: Duration) -> Result<RenewResult> {
+        self.renew_since(grant, ttl).map(|(answer, _)| answer)
     }
 
     /// Renews, and also returns the moment from which a holder may count its trust.
     #[doc(hidden)]
-    pub fn renew_since(&self, lease: &LeaseInfo, ttl: Duration) -> Result<(RenewResult, Duration)> {
-        self.renew_when(&lease.name, exactly(lease), ttl)
+    pub fn renew_since<'g>(
+        &self,
+        grant: impl Into<GrantRef<'g>>,
+        ttl: Duration,
+    ) -> Result<(RenewResult, Duration)> {
+        let grant = grant.into();
+        let owner = grant.owner_or(|name| self.owner(name))?;
+        self.renew_when(grant.name, grant.of_owner(&owner), ttl)
     }
 
     /// Prolongs whichever lease `owner` has now, for a caller that knows only the owner text.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// # let ttl = Duration::from_secs(30);
-    /// cluster.claim("scheduler", "a", ttl)?;
-    /// assert!(matches!(cluster.renew_by_owner("scheduler", "a", ttl)?, RenewResult::Renewed(_)));
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn renew_by_owner(&self, name: &str, owner: &str, ttl: Duration) -> Result<RenewResult> {
         self.renew_when(name, any_grant_of(owner), ttl).map(|(answer, _)| answer)
     }
 
     /// Ends this grant early. The next grant's token is still larger.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// # let ttl = Duration::from_secs(30);
-    /// let lease = cluster.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
-    /// assert!(matches!(cluster.release(&lease)?, ReleaseResult::Released { .. }));
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
-    pub fn release(&self, lease: &LeaseInfo) -> Result<ReleaseResult> {
-        self.release_when(&lease.name, exactly(lease))
+    pub fn release<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<ReleaseResult> {
+        let grant = grant.into();
+        let owner = grant.owner_or(|name| self.owner(name))?;
+        self.release_when(grant.name, grant.of_owner(&owner), self.shared.host.attempt())
     }
 
     /// Ends whichever lease `owner` has now, for a caller that knows only the owner text.
@@ -213,7 +186,7 @@ impl Cluster {
     /// # Ok::<(), litelease_cluster::Error>(())
     /// ```
     pub fn release_by_owner(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
-        self.release_when(name, any_grant_of(owner))
+        self.release_when(name, any_grant_of(owner), self.shared.host.attempt())
     }
 
     /// Hands this grant to `new_owner`, under a new token and for `ttl` from now.
@@ -228,13 +201,15 @@ impl Cluster {
     /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
     /// # Ok::<(), litelease_cluster::Error>(())
     /// ```
-    pub fn transfer(
+    pub fn transfer<'g>(
         &self,
-        lease: &LeaseInfo,
+        grant: impl Into<GrantRef<'g>>,
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl)
+        let grant = grant.into();
+        let owner = grant.owner_or(|name| self.owner(name))?;
+        self.transfer_when(grant.name, grant.of_owner(&owner), new_owner, ttl)
     }
 
     /// Hands on whichever lease `owner` has now, for a caller that knows only the owner text.
@@ -282,64 +257,30 @@ impl Cluster {
     }
 
     /// Returns the live lease on `name`, if there is one.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// cluster.claim("scheduler", "a", Duration::from_secs(30))?;
-    /// assert!(cluster.inspect("scheduler")?.is_some_and(|lease| lease.owner == "a"));
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
-    pub fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
+    pub fn inspect(&self, name: &str) -> Result<Option<Lease>> {
         self.look(name, |judged| {
-            rule::inspect(judged.holders_row(), judged.now_ms).map(LeaseInfo::into_owned)
+            rule::inspect(judged.holders_row(), judged.now_ms).map(Lease::into_owned)
         })
     }
 
     /// Returns the lease that keeps others from a claim. On an engine without a clock it may be one
     /// that has ended: see [`claim`](Cluster::claim).
     #[doc(hidden)]
-    pub fn in_the_way(&self, name: &str) -> Result<Option<LeaseInfo>> {
-        self.look(name, |judged| {
-            rule::inspect(judged.row(), judged.now_ms).map(LeaseInfo::into_owned)
-        })
+    pub fn in_the_way(&self, name: &str) -> Result<Option<Lease>> {
+        self.look(name, |judged| rule::inspect(judged.row(), judged.now_ms).map(Lease::into_owned))
     }
 
     /// Returns who has `name`, if anybody does.
-    ///
-    /// ```
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// assert_eq!(cluster.owner("scheduler")?, None);
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn owner(&self, name: &str) -> Result<Option<String>> {
         self.inspect(name).map(|lease| lease.map(|lease| lease.owner))
     }
 
     /// Returns the newest token of `name`, live or not.
-    ///
-    /// ```
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// assert_eq!(cluster.token("scheduler")?, None);
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn token(&self, name: &str) -> Result<Option<i64>> {
         self.look(name, |judged| judged.row.as_ref().map(|row| row.token))
     }
 
     /// Lists all rows, live or not, in the order of their names.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// cluster.claim("scheduler", "a", Duration::from_secs(30))?;
-    /// assert_eq!(cluster.list()?[0].name, "scheduler");
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn list(&self) -> Result<Vec<LeaseRow>> {
         let loaded = self.load_all(&mut self.patience())?;
         let rows = loaded.rows.iter().map(|row| Ok(self.judge(&loaded, row)?.shown()));
@@ -347,14 +288,6 @@ impl Cluster {
     }
 
     /// Raises the token of one name above `floor`, and ends its lease if it is live.
-    ///
-    /// ```
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// cluster.raise_name("scheduler", 1000)?;
-    /// assert_eq!(cluster.token("scheduler")?, Some(1001));
-    /// # Ok::<(), litelease_cluster::Error>(())
-    /// ```
     pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {
         self.check_name(name)?;
         let decide = |judged: &Judged, file_floor| {
@@ -397,7 +330,20 @@ impl Cluster {
         self.change(&ask).map(Answered::since)
     }
 
-    fn release_when(&self, name: &str, who: Claimant<'_>) -> Result<ReleaseResult> {
+    /// Releases under this attempt. A lease that the same attempt has ended before is released.
+    pub(crate) fn release_as(&self, grant: &HeldGrant, attempt: i64) -> Result<ReleaseResult> {
+        let HeldGrant { name, owner, token, .. } = grant;
+        let who = Claimant { owner, token: Some(*token) };
+        let answer = self.release_when(name, who, attempt)?;
+        let ReleaseResult::Rejected { .. } = answer else { return Ok(answer) };
+        let loaded = self.load(&[name], &mut self.patience())?;
+        match loaded.rows.first().is_some_and(|row| has_ended_by(row, attempt)) {
+            true => Ok(ReleaseResult::Released { name: name.clone(), token: *token }),
+            false => Ok(answer),
+        }
+    }
+
+    fn release_when(&self, name: &str, who: Claimant<'_>, attempt: i64) -> Result<ReleaseResult> {
         self.check_name(name)?;
         self.check_owner(who.owner)?;
         let decide = |judged: &Judged, _| {
@@ -405,7 +351,7 @@ impl Cluster {
             Ok(Decision::of(step, |answer| answer.into_owned()))
         };
         let ask = Ask { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
-        self.change(&ask).map(|answered| answered.answer)
+        self.change_as(&ask, attempt).map(|answered| answered.answer)
     }
 
     fn transfer_when(
@@ -460,8 +406,4 @@ pub(crate) fn renews(
         let step = rule::renew(row, who, term, Conditions::default());
         Ok(Decision::of(step, |answer| answer.into_owned()))
     }
-}
-
-pub(crate) fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
-    Claimant { owner: &lease.owner, token: Some(lease.token) }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use litelease_engine::Result;
-use litelease_keeper::{Examination, Identity, Liveness};
+use litelease_hold::{Examination, Identity, Liveness};
 
 use crate::change::Answered;
 use crate::cluster::Cluster;
+use crate::engine::Result;
 use crate::{ClaimResult, HoldError};
 
 /// A waiter looks this often even if nobody wakes it up.
@@ -65,7 +65,7 @@ impl Cluster {
             if let Ok(Answered { answer: ClaimResult::Busy(current), .. }) = &asked
                 && examination.is_dead(host.counted(), &current.owner)
             {
-                asked = self.claim_once_from_dead(name, owner, ttl, &current.clone());
+                asked = self.claim_once_from_dead(name, owner, ttl, (&current.clone()).into());
             }
             let left = timeout.saturating_sub(host.counted().saturating_sub(begin));
             match asked {

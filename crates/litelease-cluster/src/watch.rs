@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use litelease_engine::{Changes, Listener};
-use litelease_keeper::nap;
+use litelease_hold::nap;
 
 use crate::cluster::Cluster;
+use crate::engine::{Changes, Listener};
 use crate::host::Host;
 
 /// Notices changes of rows, whichever client makes them. Made by [`Cluster::watch`].
@@ -24,7 +24,7 @@ use crate::host::Host;
 /// loop {
 ///     let seen = watch.changes(); // before looking, so that no change is missed
 ///     let Some(current) = cluster.inspect("import")? else { break };
-///     watch.wait(seen, current.lease_expires_at_ms, Duration::from_secs(60));
+///     watch.wait(seen, current.expires_at_ms, Duration::from_secs(60));
 /// }
 /// # Ok::<(), litelease_cluster::Error>(())
 /// ```

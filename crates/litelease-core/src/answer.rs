@@ -9,13 +9,13 @@ use core::fmt;
 /// One grant of a name, as it is right now: who has it, under which token, until when.
 ///
 /// ```
-/// # use litelease_core::LeaseInfo;
-/// let lease = LeaseInfo { name: "scheduler", owner: "a", token: 7, lease_expires_at_ms: 150 };
-/// let kept: LeaseInfo = lease.into_owned();
+/// # use litelease_core::Lease;
+/// let lease = Lease { name: "scheduler", owner: "a", token: 7, expires_at_ms: 150 };
+/// let kept: Lease = lease.into_owned();
 /// assert_eq!(kept.owner, "a");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseInfo<S = String> {
+pub struct Lease<S = String> {
     /// What is owned.
     pub name: S,
     /// Who owns it.
@@ -23,14 +23,14 @@ pub struct LeaseInfo<S = String> {
     /// The fencing token: larger than that of every earlier grant of this name.
     pub token: i64,
     /// The first millisecond (Unix time) at which the lease is no longer live.
-    pub lease_expires_at_ms: i64,
+    pub expires_at_ms: i64,
 }
 
 /// The answer to a claim.
 ///
 /// ```
-/// # use litelease_core::{ClaimResult, LeaseInfo};
-/// let lease = LeaseInfo { name: "scheduler", owner: "a", token: 1, lease_expires_at_ms: 150 };
+/// # use litelease_core::{ClaimResult, Lease};
+/// let lease = Lease { name: "scheduler", owner: "a", token: 1, expires_at_ms: 150 };
 /// match ClaimResult::Acquired(lease).into_owned() {
 ///     ClaimResult::Acquired(lease) => assert_eq!(lease.token, 1),
 ///     ClaimResult::Busy(current) => unreachable!("{} has it", current.owner),
@@ -40,9 +40,9 @@ pub struct LeaseInfo<S = String> {
 #[must_use = "a claim may have been answered with Busy"]
 pub enum ClaimResult<S = String> {
     /// The name is the caller's until the lease expires.
-    Acquired(LeaseInfo<S>),
+    Acquired(Lease<S>),
     /// The name has a live owner: this one. It may even be the same owner text.
-    Busy(LeaseInfo<S>),
+    Busy(Lease<S>),
 }
 
 /// The answer to a renewal.
@@ -56,13 +56,13 @@ pub enum ClaimResult<S = String> {
 #[must_use = "a renewal may have been rejected"]
 pub enum RenewResult<S = String> {
     /// The same grant, now with this expiry.
-    Renewed(LeaseInfo<S>),
+    Renewed(Lease<S>),
     /// Nothing was changed.
     Rejected {
         /// Why not.
         reason: Reason,
         /// The live lease on that name, if there is one.
-        current: Option<LeaseInfo<S>>,
+        current: Option<Lease<S>>,
     },
 }
 
@@ -87,15 +87,15 @@ pub enum ReleaseResult<S = String> {
         /// Why not.
         reason: Reason,
         /// The live lease on that name, if there is one.
-        current: Option<LeaseInfo<S>>,
+        current: Option<Lease<S>>,
     },
 }
 
 /// The answer to a transfer.
 ///
 /// ```
-/// # use litelease_core::{LeaseInfo, TransferResult};
-/// let lease = LeaseInfo { name: "scheduler", owner: "b", token: 2, lease_expires_at_ms: 200 };
+/// # use litelease_core::{Lease, TransferResult};
+/// let lease = Lease { name: "scheduler", owner: "b", token: 2, expires_at_ms: 200 };
 /// let answer = TransferResult::Transferred(lease).into_owned();
 /// assert!(matches!(answer, TransferResult::Transferred(lease) if lease.owner == "b"));
 /// ```
@@ -103,13 +103,13 @@ pub enum ReleaseResult<S = String> {
 #[must_use = "a transfer may have been rejected"]
 pub enum TransferResult<S = String> {
     /// The new owner's grant. The old owner's token is superseded.
-    Transferred(LeaseInfo<S>),
+    Transferred(Lease<S>),
     /// Nothing was changed.
     Rejected {
         /// Why not.
         reason: Reason,
         /// The live lease on that name, if there is one.
-        current: Option<LeaseInfo<S>>,
+        current: Option<Lease<S>>,
     },
 }
 
@@ -135,7 +135,7 @@ pub enum BreakResult<S = String> {
         /// Why not.
         reason: Reason,
         /// Always `None`; here so that all rejections look alike.
-        current: Option<LeaseInfo<S>>,
+        current: Option<Lease<S>>,
     },
 }
 
@@ -261,6 +261,56 @@ pub enum Reason {
     NotRequested,
 }
 
+impl Reason {
+    /// Returns the reason in one word, for programs.
+    ///
+    /// ```
+    /// # use litelease_core::Reason;
+    /// assert_eq!(Reason::NoProgress.word(), "no_progress");
+    /// let superseded = Reason::Superseded { by: 8 };
+    /// assert_eq!(Reason::from_word(superseded.word(), Some(8)), Some(superseded));
+    /// ```
+    pub fn word(self) -> &'static str {
+        match self {
+            Reason::NeverClaimed => "never_claimed",
+            Reason::HeldBy => "held_by",
+            Reason::Superseded { .. } => "superseded",
+            Reason::UnknownToken => "unknown_token",
+            Reason::Released => "released",
+            Reason::Expired => "expired",
+            Reason::NoProgress => "no_progress",
+            Reason::TimeIsUp => "time_is_up",
+            Reason::Requested => "requested",
+            Reason::NotRequested => "not_requested",
+        }
+    }
+
+    /// Returns the reason of a word, if there is one. `by` is the newest token of the name.
+    pub fn from_word(word: &str, by: Option<i64>) -> Option<Self> {
+        let all = [
+            Reason::NeverClaimed,
+            Reason::HeldBy,
+            Reason::Superseded { by: by.unwrap_or(0) },
+            Reason::UnknownToken,
+            Reason::Released,
+            Reason::Expired,
+            Reason::NoProgress,
+            Reason::TimeIsUp,
+            Reason::Requested,
+            Reason::NotRequested,
+        ];
+        all.into_iter().find(|reason| reason.word() == word)
+    }
+
+    /// Returns the newest token of a name whose grant was superseded.
+    pub fn superseded_by(self) -> Option<i64> {
+        match self {
+            Reason::Superseded { by } => Some(by),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -278,22 +328,22 @@ impl fmt::Display for Reason {
     }
 }
 
-impl LeaseInfo<&str> {
+impl Lease<&str> {
     /// The same lease with text of its own.
     #[inline]
-    pub fn into_owned(self) -> LeaseInfo {
-        LeaseInfo {
+    pub fn into_owned(self) -> Lease {
+        Lease {
             name: self.name.into(),
             owner: self.owner.into(),
             token: self.token,
-            lease_expires_at_ms: self.lease_expires_at_ms,
+            expires_at_ms: self.expires_at_ms,
         }
     }
 }
 
 impl<S> ClaimResult<S> {
     /// The lease, if the name was granted.
-    pub fn acquired(self) -> Option<LeaseInfo<S>> {
+    pub fn acquired(self) -> Option<Lease<S>> {
         match self {
             ClaimResult::Acquired(lease) => Some(lease),
             _ => None,
@@ -314,7 +364,7 @@ impl ClaimResult<&str> {
 
 impl<S> RenewResult<S> {
     /// The lease with its new expiry, if it was renewed.
-    pub fn renewed(self) -> Option<LeaseInfo<S>> {
+    pub fn renewed(self) -> Option<Lease<S>> {
         match self {
             RenewResult::Renewed(lease) => Some(lease),
             _ => None,
@@ -329,7 +379,7 @@ impl RenewResult<&str> {
         match self {
             RenewResult::Renewed(lease) => RenewResult::Renewed(lease.into_owned()),
             RenewResult::Rejected { reason, current } => {
-                RenewResult::Rejected { reason, current: current.map(LeaseInfo::into_owned) }
+                RenewResult::Rejected { reason, current: current.map(Lease::into_owned) }
             }
         }
     }
@@ -344,7 +394,7 @@ impl ReleaseResult<&str> {
                 ReleaseResult::Released { name: name.into(), token }
             }
             ReleaseResult::Rejected { reason, current } => {
-                ReleaseResult::Rejected { reason, current: current.map(LeaseInfo::into_owned) }
+                ReleaseResult::Rejected { reason, current: current.map(Lease::into_owned) }
             }
         }
     }
@@ -352,7 +402,7 @@ impl ReleaseResult<&str> {
 
 impl<S> TransferResult<S> {
     /// The new owner's lease, if it was handed over.
-    pub fn transferred(self) -> Option<LeaseInfo<S>> {
+    pub fn transferred(self) -> Option<Lease<S>> {
         match self {
             TransferResult::Transferred(lease) => Some(lease),
             _ => None,
@@ -367,7 +417,7 @@ impl TransferResult<&str> {
         match self {
             TransferResult::Transferred(lease) => TransferResult::Transferred(lease.into_owned()),
             TransferResult::Rejected { reason, current } => {
-                TransferResult::Rejected { reason, current: current.map(LeaseInfo::into_owned) }
+                TransferResult::Rejected { reason, current: current.map(Lease::into_owned) }
             }
         }
     }
@@ -382,7 +432,7 @@ impl BreakResult<&str> {
                 BreakResult::Broken { owner: owner.into(), killed }
             }
             BreakResult::Rejected { reason, current } => {
-                BreakResult::Rejected { reason, current: current.map(LeaseInfo::into_owned) }
+                BreakResult::Rejected { reason, current: current.map(Lease::into_owned) }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Credentials: how long a signed grant lasts, and when its times are accepted. They are whole
 //! seconds, as in every JWT.
 
-use crate::{Claimant, LeaseInfo, Reason, Row};
+use crate::{Claimant, Lease, Reason, Row};
 
 /// The times of a credential, in Unix seconds.
 ///
@@ -31,14 +31,14 @@ pub enum CredentialResult<S = alloc::string::String> {
     /// The grant is live, and a credential with these times may be signed.
     Granted {
         /// The grant.
-        lease: LeaseInfo<S>,
+        lease: Lease<S>,
         /// The times.
         term: CredentialTerm,
     },
     /// The grant is live, but no whole second of it is left, or less than one was asked for.
     TooShort {
         /// The grant.
-        lease: LeaseInfo<S>,
+        lease: Lease<S>,
     },
     /// The grant is not the live one.
     Rejected {
@@ -89,7 +89,7 @@ pub fn credential<'a>(
     let Some(lease) = live.filter(|lease| who.is(lease)) else {
         return CredentialResult::Rejected { reason: row.why_not(Some(who), now_ms) };
     };
-    let end_ms = now_ms.saturating_add(ttl_ms.min(most_ms)).min(lease.lease_expires_at_ms);
+    let end_ms = now_ms.saturating_add(ttl_ms.min(most_ms)).min(lease.expires_at_ms);
     let issued_at = now_ms.div_euclid(SECOND_MS);
     let expires_at = end_ms.div_euclid(SECOND_MS);
     match expires_at.saturating_mul(SECOND_MS) > now_ms {

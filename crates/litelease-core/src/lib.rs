@@ -27,7 +27,9 @@ mod answer;
 mod backoff;
 mod credential;
 mod epoch;
+mod grant;
 mod guard;
+mod lease_row;
 mod limit;
 mod pool;
 mod queue;
@@ -40,13 +42,15 @@ mod value;
 
 pub use access::{InvalidPermission, Permission, Scope};
 pub use answer::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, RaiseResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, GrantResult, Lease, RaiseResult,
     Reason, ReleaseResult, RenewResult, TransferResult,
 };
 pub use backoff::backoff;
 pub use credential::{CredentialResult, CredentialTerm, Untimely, check_times, credential};
 pub use epoch::{CommitContext, Epoch, epochs_left, leaves_room, next_epoch};
+pub use grant::{Grant, GrantRef};
 pub use guard::Guard;
+pub use lease_row::LeaseRow;
 pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{
     KEPT, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, keep_slot,

@@ -2,7 +2,7 @@
 //!
 //! A limit refuses renewals and never shortens a lease: nobody's trust window is cut.
 
-use crate::{GrantResult, LeaseInfo, Reason, Refusal, Request, Row, is_live};
+use crate::{GrantResult, Lease, Reason, Refusal, Request, Row, is_live};
 
 /// The limits of one grant, as they are stored.
 ///
@@ -79,7 +79,7 @@ impl Conditions {
     #[inline]
     pub(crate) fn admit(
         &self,
-        lease: &LeaseInfo<&str>,
+        lease: &Lease<&str>,
         now_ms: i64,
         until_ms: i64,
     ) -> Result<i64, Reason> {

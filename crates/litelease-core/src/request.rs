@@ -7,9 +7,7 @@
 use alloc::string::String;
 
 use crate::rule::grant;
-use crate::{
-    Claimant, LeaseInfo, Reason, Refusal, Row, Step, Term, TransferResult, is_live, transfer,
-};
+use crate::{Claimant, Lease, Reason, Refusal, Row, Step, Term, TransferResult, is_live, transfer};
 
 /// A request lapses when its requester does not repeat it within this time, so that a dead one
 /// evicts nobody.
@@ -88,17 +86,17 @@ pub struct RequestStep<'a> {
 /// A lease that was taken over, and from whom.
 ///
 /// ```
-/// # use litelease_core::{LeaseInfo, TakenOver};
-/// let lease = LeaseInfo { name: "import", owner: "ops", token: 2, lease_expires_at_ms: 200 };
+/// # use litelease_core::{Lease, TakenOver};
+/// let lease = Lease { name: "import", owner: "ops", token: 2, expires_at_ms: 200 };
 /// let taken = TakenOver { lease, from: None }.into_owned();
 /// assert_eq!(taken.lease.owner, "ops");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenOver<S = String> {
     /// The new grant.
-    pub lease: LeaseInfo<S>,
+    pub lease: Lease<S>,
     /// The live lease that it ended, if there was one.
-    pub from: Option<LeaseInfo<S>>,
+    pub from: Option<Lease<S>>,
 }
 
 impl Request {
@@ -262,7 +260,7 @@ impl RequestResult<&str> {
 impl TakenOver<&str> {
     /// The same with text of its own.
     pub fn into_owned(self) -> TakenOver {
-        let from = self.from.map(LeaseInfo::into_owned);
+        let from = self.from.map(Lease::into_owned);
         TakenOver { lease: self.lease.into_owned(), from }
     }
 }

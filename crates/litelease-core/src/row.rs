@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{GrantResult, LeaseInfo, Reason};
+use crate::{GrantResult, Lease, Reason};
 
 /// The stored row of one name: nothing yet, or a state.
 ///
@@ -182,7 +182,7 @@ impl<'a> Row<'a> {
 
     /// The lease that is live at `now_ms`, if there is one.
     #[inline]
-    pub fn live(&self, now_ms: i64) -> Option<LeaseInfo<&'a str>> {
+    pub fn live(&self, now_ms: i64) -> Option<Lease<&'a str>> {
         let state = self.state?;
         let tenure = state.tenure.filter(|tenure| is_live(tenure.expires_at_ms, now_ms))?;
         Some(self.lease(state.token, tenure))
@@ -217,12 +217,12 @@ impl<'a> Row<'a> {
 
     /// The lease that a tenure under a token means for this name.
     #[inline]
-    pub(crate) fn lease<'b>(&self, token: i64, tenure: Tenure<'b>) -> LeaseInfo<&'b str>
+    pub(crate) fn lease<'b>(&self, token: i64, tenure: Tenure<'b>) -> Lease<&'b str>
     where
         'a: 'b,
     {
         let Tenure { owner, expires_at_ms } = tenure;
-        LeaseInfo { name: self.name, owner, token, lease_expires_at_ms: expires_at_ms }
+        Lease { name: self.name, owner, token, expires_at_ms }
     }
 
     /// The next token: larger than the row's and larger than the floor.
@@ -311,10 +311,17 @@ impl<'a> State<'a> {
     }
 }
 
+impl<'a, S: AsRef<str>> From<&'a Lease<S>> for Claimant<'a> {
+    /// Means exactly this grant.
+    fn from(lease: &'a Lease<S>) -> Self {
+        Claimant { owner: lease.owner.as_ref(), token: Some(lease.token) }
+    }
+}
+
 impl Claimant<'_> {
     /// Checks whether this lease is the claimant's.
     #[inline]
-    pub(crate) fn is(&self, lease: &LeaseInfo<&str>) -> bool {
+    pub(crate) fn is(&self, lease: &Lease<&str>) -> bool {
         self.owner == lease.owner && self.token.is_none_or(|token| token == lease.token)
     }
 }

@@ -4,7 +4,7 @@
 //! must exceed, besides the row's own: 0 gives the dense tokens 1, 2, 3.
 
 use crate::{
-    AdmitResult, BreakResult, ClaimResult, Claimant, Conditions, LeaseInfo, RaiseResult, Refusal,
+    AdmitResult, BreakResult, ClaimResult, Claimant, Conditions, Lease, RaiseResult, Refusal,
     ReleaseResult, RenewResult, Row, State, Tenure, Term, TransferResult, is_live,
 };
 
@@ -135,7 +135,7 @@ pub fn busy_for<'a>(row: Row<'a>, owner: &str, now_ms: i64) -> Option<ClaimResul
 /// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
 /// let step = ensure(row, "a", Term::new(50, 120)?, 0, plain)?;
 /// let ClaimResult::Acquired(lease) = step.answer else { panic!() };
-/// assert_eq!((lease.token, lease.lease_expires_at_ms), (1, 170));
+/// assert_eq!((lease.token, lease.expires_at_ms), (1, 170));
 ///
 /// let step = ensure(row, "b", Term::new(50, 120)?, 0, plain)?;
 /// assert!(matches!(step.answer, ClaimResult::Busy(_)), "it belongs to another owner");
@@ -166,7 +166,7 @@ pub fn ensure<'a, 'q: 'a>(
 /// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
 /// let who = Claimant { owner: "a", token: None };
 /// let step = renew(row, who, Term::new(50, 120)?, Conditions::default());
-/// assert!(matches!(step.answer, RenewResult::Renewed(lease) if lease.lease_expires_at_ms == 170));
+/// assert!(matches!(step.answer, RenewResult::Renewed(lease) if lease.expires_at_ms == 170));
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
 #[inline]
@@ -180,13 +180,10 @@ pub fn renew<'a, 'q: 'a>(
         Some(lease) if who.is(&lease) => {
             match conditions.admit(&lease, term.now_ms(), term.until_ms()) {
                 Ok(until_ms) => {
-                    let expires_at_ms = lease.lease_expires_at_ms.max(until_ms);
+                    let expires_at_ms = lease.expires_at_ms.max(until_ms);
                     Step::write(
                         State::owned(lease.token, who.owner, expires_at_ms),
-                        RenewResult::Renewed(LeaseInfo {
-                            lease_expires_at_ms: expires_at_ms,
-                            ..lease
-                        }),
+                        RenewResult::Renewed(Lease { expires_at_ms, ..lease }),
                     )
                 }
                 Err(reason) => Step::keep(RenewResult::Rejected { reason, current: Some(lease) }),
@@ -294,7 +291,7 @@ pub fn break_lease(
 /// assert_eq!(inspect(Row::new("scheduler", None), 100), None);
 /// ```
 #[inline]
-pub fn inspect(row: Row<'_>, now_ms: i64) -> Option<LeaseInfo<&str>> {
+pub fn inspect(row: Row<'_>, now_ms: i64) -> Option<Lease<&str>> {
     row.live(now_ms)
 }
 
@@ -380,7 +377,7 @@ pub(crate) fn grant<'a, 'q: 'a, A>(
     owner: &'q str,
     term: Term,
     floor: i64,
-    answer: impl FnOnce(LeaseInfo<&'a str>) -> A,
+    answer: impl FnOnce(Lease<&'a str>) -> A,
 ) -> Result<Step<'q, A>, Refusal> {
     let token = row.next_token(floor)?;
     let tenure = Tenure { owner, expires_at_ms: term.until_ms() };

@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// Something other than an ordinary file is in the place of a key, or the system reports an
     /// error.
-    File(litelease_files::Error),
+    File(litelease_sys::Error),
     /// The longest time of a credential must be at least a second and at most ten years.
     InvalidMaxTtl,
     /// The id of an issuer must be 32 hexadecimal digits.
@@ -77,7 +77,7 @@ impl Error {
     }
 
     pub(crate) fn io(path: impl Into<PathBuf>, error: io::Error) -> Self {
-        Error::File(litelease_files::Error::Io { path: path.into(), error })
+        Error::File(litelease_sys::Error::Io { path: path.into(), error })
     }
 }
 
@@ -132,8 +132,8 @@ impl std::error::Error for Error {
     }
 }
 
-impl From<litelease_files::Error> for Error {
-    fn from(error: litelease_files::Error) -> Self {
+impl From<litelease_sys::Error> for Error {
+    fn from(error: litelease_sys::Error) -> Self {
         Error::File(error)
     }
 }

@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use litelease_files::{SideFile, exposure};
+use litelease_sys::{SideFile, exposure};
 
 use crate::{Error, KeySet, SigningKey};
 

@@ -125,6 +125,7 @@ impl Routines {
                 extended_errcode: transmute(self.extended_errcode),
                 finalize: transmute(self.finalize),
                 get_autocommit: transmute(self.get_autocommit),
+                interrupt: transmute(self.interruptx),
                 last_insert_rowid: transmute(self.last_insert_rowid),
                 malloc: transmute(self.malloc),
                 prepare_v3: transmute(self.prepare_v3),

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{process, ptr, slice};
 
-use litelease_filelock::{Error, LockState, SlicedLock, Waiting, WriteLock};
+use litelease_sys::write_lock::{Error, LockState, SlicedLock, Waiting, WriteLock};
 
 /// A write lock of the host's.
 pub struct CWriteLock {

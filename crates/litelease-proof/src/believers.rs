@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use litelease_cluster::engine::{Change, Loaded, LoadedRow, RowChange, Stored};
 use litelease_cluster::{
     ClaimResult, Cluster, Engine, EngineFacts, Error, Host, Options, RenewResult, System,
 };
 use litelease_core::{AdmitResult, admit};
-use litelease_engine::{Change, Loaded, LoadedRow, RowChange, Stored};
 
 use crate::command::kill;
 use crate::machines::Network;
@@ -160,7 +160,7 @@ impl Worker {
 
     /// Holds a lease for a while, and then releases it, forgets it, or writes once more although it
     /// is over.
-    fn hold(&mut self, lease: &litelease_cluster::LeaseInfo, mut belief: Belief) {
+    fn hold(&mut self, lease: &litelease_cluster::Lease, mut belief: Belief) {
         let end = System.counted() + Duration::from_millis(self.dice.below(3000));
         let write = || tell_event(&Event::Writes(lease.name.clone(), lease.token));
         loop {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use litelease_cluster::Cluster;
-use litelease_engine::{
+use litelease_cluster::engine::{
     Change, Engine, EngineFacts, Error, Loaded, LoadedRow, Result, RowChange, Stored,
 };
 use litelease_serve::{Options, Replica, run_replica_until_signal};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use litelease_cluster::{Cluster, LeaseInfo, Result};
+use litelease_cluster::{Cluster, GrantRef, Result};
 
 use crate::play::{Played, Player, ToText, held, number, owner};
 use crate::scenario::Action;
@@ -74,12 +74,9 @@ impl Player for ClusterPlayer {
 
 fn perform(cluster: &Cluster, action: &Action) -> Result<Option<String>> {
     let ttl = Duration::from_millis(action.ttl_ms().unwrap_or(0).unsigned_abs());
-    let grant = |name: &str, owner: &str, token: i64| LeaseInfo {
-        name: name.to_owned(),
-        owner: owner.to_owned(),
-        token,
-        lease_expires_at_ms: 0,
-    };
+    fn grant<'a>(name: &'a str, owner: &'a str, token: i64) -> GrantRef<'a> {
+        GrantRef { name, token, owner: Some(owner) }
+    }
     Ok(Some(match action {
         Action::Claim { name, owner, above: None, .. } => {
             cluster.claim(name, owner, ttl)?.to_text()
@@ -89,25 +86,25 @@ fn perform(cluster: &Cluster, action: &Action) -> Result<Option<String>> {
         }
         Action::Ensure { name, owner, .. } => cluster.ensure(name, owner, ttl)?.to_text(),
         Action::ClaimFromDead { name, owner, dead, token, .. } => {
-            cluster.claim_from_dead(name, owner, ttl, &grant(name, dead, *token))?.to_text()
+            cluster.claim_from_dead(name, owner, ttl, grant(name, dead, *token))?.to_text()
         }
         Action::Renew { name, owner, token: None, .. } => {
             cluster.renew_by_owner(name, owner, ttl)?.to_text()
         }
         Action::Renew { name, owner, token: Some(token), .. } => {
-            cluster.renew(&grant(name, owner, *token), ttl)?.to_text()
+            cluster.renew(grant(name, owner, *token), ttl)?.to_text()
         }
         Action::Release { name, owner, token: None } => {
             cluster.release_by_owner(name, owner)?.to_text()
         }
         Action::Release { name, owner, token: Some(token) } => {
-            cluster.release(&grant(name, owner, *token))?.to_text()
+            cluster.release(grant(name, owner, *token))?.to_text()
         }
         Action::Transfer { name, owner, new_owner, token: None, .. } => {
             cluster.transfer_by_owner(name, owner, new_owner, ttl)?.to_text()
         }
         Action::Transfer { name, owner, new_owner, token: Some(token), .. } => {
-            cluster.transfer(&grant(name, owner, *token), new_owner, ttl)?.to_text()
+            cluster.transfer(grant(name, owner, *token), new_owner, ttl)?.to_text()
         }
         Action::Break { name } => cluster.break_lease(name)?.to_text(),
         Action::Purge { before_ms } => cluster.purge(*before_ms)?.to_string(),

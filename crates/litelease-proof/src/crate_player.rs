@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use litelease::rusqlite::{Connection, types};
-use litelease::{BorrowOptions, LeaseInfo, Leases, Litelease, LiteleaseRef, Pools};
+use litelease::{BorrowOptions, GrantRef, Leases, Litelease, LiteleaseRef, Pools};
 use tempfile::TempDir;
 
 use crate::play::{self, Played, Player, ToText, error, held, number, owner};
@@ -145,13 +145,9 @@ pub fn perform(
     action: &Action,
 ) -> litelease::Result<String> {
     let ttl = Duration::from_millis(action.ttl_ms().unwrap_or(0).unsigned_abs());
-    // An exact form means one grant; its expiry plays no part.
-    let grant = |name: &str, owner: &str, token: i64| LeaseInfo {
-        name: name.to_owned(),
-        owner: owner.to_owned(),
-        token,
-        lease_expires_at_ms: 0,
-    };
+    fn grant<'a>(name: &'a str, owner: &'a str, token: i64) -> GrantRef<'a> {
+        GrantRef { name, token, owner: Some(owner) }
+    }
     Ok(match action {
         Action::Claim { name, owner, above: None, .. } => {
             leases.at(now_ms).claim(name, owner, ttl)?.to_text()
@@ -161,26 +157,26 @@ pub fn perform(
         }
         Action::ClaimFromDead { name, owner, dead, token, .. } => {
             let dead = grant(name, dead, *token);
-            leases.at(now_ms).claim_from_dead(name, owner, ttl, &dead)?.to_text()
+            leases.at(now_ms).claim_from_dead(name, owner, ttl, dead)?.to_text()
         }
         Action::Renew { name, owner, token: None, .. } => {
             leases.at(now_ms).renew_by_owner(name, owner, ttl)?.to_text()
         }
         Action::Renew { name, owner, token: Some(token), .. } => {
-            leases.at(now_ms).renew(&grant(name, owner, *token), ttl)?.to_text()
+            leases.at(now_ms).renew(grant(name, owner, *token), ttl)?.to_text()
         }
         Action::Release { name, owner, token: None } => {
             leases.at(now_ms).release_by_owner(name, owner)?.to_text()
         }
         Action::Release { name, owner, token: Some(token) } => {
-            leases.at(now_ms).release(&grant(name, owner, *token))?.to_text()
+            leases.at(now_ms).release(grant(name, owner, *token))?.to_text()
         }
         Action::Transfer { name, owner, new_owner, token: None, .. } => {
             leases.at(now_ms).transfer_by_owner(name, owner, new_owner, ttl)?.to_text()
         }
         Action::Transfer { name, owner, new_owner, token: Some(token), .. } => {
             let lease = grant(name, owner, *token);
-            leases.at(now_ms).transfer(&lease, new_owner, ttl)?.to_text()
+            leases.at(now_ms).transfer(lease, new_owner, ttl)?.to_text()
         }
         Action::Break { name } => leases.at(now_ms).break_lease(name)?.to_text(),
         Action::Purge { before_ms } => leases.at(now_ms).purge(*before_ms)?.to_string(),
@@ -189,7 +185,7 @@ pub fn perform(
         Action::Owner { name } => owner(leases.at(now_ms).owner(name)?),
         Action::Token { name } => number(leases.token(name)?),
         Action::Attach { name, token, value } => {
-            leases.at(now_ms).attach(name, *token, value)?.to_text()
+            leases.at(now_ms).attach((name, *token), value)?.to_text()
         }
         Action::Value { name } => {
             play::value(leases.at(now_ms).value(name)?.map(|value| match value {
@@ -202,14 +198,16 @@ pub fn perform(
             play::version(leases.at(now_ms).read(name, reader, ttl)?)
         }
         Action::Unread { name, reader } => play::unread(leases.unread(name, reader)?),
-        Action::Drained { name, token } => play::drained(leases.at(now_ms).drained(name, *token)?),
+        Action::Drained { name, token } => {
+            play::drained(leases.at(now_ms).drained((name, *token))?)
+        }
         Action::Limit { name, token, progress_ms, until_ms } => {
             let within = progress_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
-            leases.at(now_ms).limit(name, *token, within, *until_ms)?.to_text()
+            leases.at(now_ms).limit((name, *token), within, *until_ms)?.to_text()
         }
-        Action::Progress { name, token } => leases.at(now_ms).progress(name, *token)?.to_text(),
+        Action::Progress { name, token } => leases.at(now_ms).progress((name, *token))?.to_text(),
         Action::Checkpoint { name, token, value } => {
-            play::checkpoint(leases.at(now_ms).checkpoint(name, *token, value)?, *token)
+            play::checkpoint(leases.at(now_ms).checkpoint((name, *token), value)?, *token)
         }
         Action::Request { name, requester, within_ms } => {
             let within = Duration::from_millis(within_ms.unsigned_abs());
@@ -225,7 +223,7 @@ pub fn perform(
         Action::HandOver { name, owner, token, .. } => {
             // Rust hands over exactly one grant.
             let token = token.or(leases.token(name)?).unwrap_or(1);
-            leases.at(now_ms).hand_over(&grant(name, owner, token), ttl)?.to_text()
+            leases.at(now_ms).hand_over(grant(name, owner, token), ttl)?.to_text()
         }
         Action::TakeOver { name, owner, .. } => {
             leases.at(now_ms).take_over(name, owner, ttl)?.to_text()

@@ -211,17 +211,55 @@ impl Etcd {
 
     /// How many transactions the first member was asked for so far.
     pub fn transactions(&self) -> u64 {
+        self.metric("grpc_server_handled_total", "grpc_method=\"Txn\"")
+    }
+
+    /// How many changes the first member has sent to clients that watch.
+    pub fn events(&self) -> u64 {
+        self.metric("etcd_debugging_mvcc_events_total", "")
+    }
+
+    /// Sums up a metric of the first member.
+    fn metric(&self, name: &str, label: &str) -> u64 {
         let address = SocketAddr::from(([127, 0, 0, 1], self.members[0].client));
         let mut stream = TcpStream::connect(address).expect("a connection");
         let request = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("sent");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("an answer");
-        let is_one = |line: &&str| {
-            line.starts_with("grpc_server_handled_total") && line.contains("grpc_method=\"Txn\"")
-        };
+        let is_one = |line: &&str| line.starts_with(name) && line.contains(label);
         let number = |line: &str| line.rsplit(' ').next().and_then(|number| number.parse().ok());
         text.lines().filter(is_one).filter_map(number).map(|number: f64| number as u64).sum()
+    }
+
+    /// Starts a member that is soon full.
+    pub fn start_small() -> Self {
+        Etcd::start_with(1, &["--quota-backend-bytes", "4194304"])
+    }
+
+    /// Fills it until it takes no new value.
+    pub fn fill(&self) {
+        let value = base64(&vec![7; 500_000]);
+        let fill = |number: i32| {
+            let body = json!({ "key": base64(format!("fill{number}").as_bytes()), "value": value });
+            self.call(0, "kv/put", &body).expect("an answer")["header"].is_object()
+        };
+        assert!((0..100).any(|number| !fill(number)), "it is never full");
+    }
+
+    /// Makes room again after [`fill`](Etcd::fill).
+    pub fn make_room(&self) {
+        let all = json!({ "key": base64(b"fill"), "range_end": base64(b"fill~") });
+        let deleted = self.call(0, "kv/deleterange", &all).expect("an answer");
+        let revision = deleted["header"]["revision"].clone();
+        let compact = json!({ "revision": revision, "physical": true });
+        let compacted = self.call(0, "kv/compaction", &compact).expect("an answer");
+        assert!(compacted["header"].is_object(), "{compacted}");
+        assert!(self.call(0, "maintenance/defragment", &json!({})).is_some());
+        let member = deleted["header"]["member_id"].clone();
+        let disarm = json!({ "action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": member });
+        let disarmed = self.call(0, "maintenance/alarm", &disarm).expect("an answer");
+        assert!(disarmed["alarms"].is_array(), "{disarmed}");
     }
 
     /// Puts a value under a key, past all of Litelease.

@@ -168,7 +168,7 @@ impl World {
         let claimant = Claimant { owner: NAMES[who], token: None };
         match renew(row, claimant, term, self.conditions(moment)).answer {
             RenewResult::Renewed(lease) => {
-                let expiry = lease.lease_expires_at_ms / TICK_MS;
+                let expiry = lease.expires_at_ms / TICK_MS;
                 let asked = moment.clock + TTL;
                 moment.cut |= expiry < asked;
                 moment.tenure = Some((who, expiry));
@@ -274,7 +274,7 @@ impl Model for World {
                 let step = hand_over(row, who, found, term, 0).ok()?;
                 let TransferResult::Transferred(lease) = step.answer else { return None };
                 moment.token = lease.token;
-                moment.tenure = Some((1, lease.lease_expires_at_ms / TICK_MS));
+                moment.tenure = Some((1, lease.expires_at_ms / TICK_MS));
                 if self.has(Protection::StopBeforeHandOver) {
                     moment.trusted[0] = 0;
                 }
@@ -286,7 +286,7 @@ impl Model for World {
             Action::Claim => {
                 let step = claim(row, NAMES[1], term, 0).ok()?;
                 let ClaimResult::Acquired(lease) = step.answer else { return None };
-                let expiry = lease.lease_expires_at_ms / TICK_MS;
+                let expiry = lease.expires_at_ms / TICK_MS;
                 (moment.token, moment.tenure) = (lease.token, Some((1, expiry)));
                 moment.trusted[1] = expiry;
             }

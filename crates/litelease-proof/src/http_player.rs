@@ -25,7 +25,7 @@ use crate::crate_player::{Lent, perform};
 use crate::play::{self, Played, Player};
 use crate::queue::{QueueAction, told_item, told_items};
 use crate::scenario::{Action, shown};
-use crate::server::{Client, Response};
+use crate::server::{Client, NO_LEASE, Response};
 
 /// The clock of the server, set by each step. So there is one player at a time.
 static NOW_MS: AtomicI64 = AtomicI64::new(0);
@@ -413,6 +413,11 @@ impl HttpPlayer {
     fn uuid(&self, lease: &str) -> String {
         self.lent.get(lease).map_or(lease, String::as_str).to_owned()
     }
+
+    /// Returns the lease on a slot. One that was never lent out must look like one.
+    fn slot_lease(&self, lease: &str) -> &str {
+        self.lent.get(lease).map_or(NO_LEASE, String::as_str)
+    }
 }
 
 impl Player for HttpPlayer {
@@ -444,7 +449,7 @@ impl Player for HttpPlayer {
             }
             Action::Return { pool, lease } => {
                 let answer =
-                    self.ask("POST", pool, "/return", &json!({ "lease": self.uuid(lease) }));
+                    self.ask("POST", pool, "/return", &json!({ "lease": self.slot_lease(lease) }));
                 match (answer.status, &answer.json()["returned"]) {
                     (200, Value::Bool(true)) => "returned".into(),
                     (200, _) => "none".into(),
@@ -452,7 +457,7 @@ impl Player for HttpPlayer {
                 }
             }
             Action::RenewSlot { pool, lease, ttl_ms } => {
-                let body = json!({ "lease": self.uuid(lease), "ttl": seconds(*ttl_ms) });
+                let body = json!({ "lease": self.slot_lease(lease), "ttl": seconds(*ttl_ms) });
                 let answer = self.ask("POST", pool, "/renew", &body);
                 match answer.status {
                     200 => play::slot(Some(as_slot(&answer.json(), now_ms))),
@@ -460,7 +465,8 @@ impl Player for HttpPlayer {
                 }
             }
             Action::Keep { pool, lease } => {
-                let answer = self.ask("POST", pool, "/keep", &json!({ "lease": self.uuid(lease) }));
+                let answer =
+                    self.ask("POST", pool, "/keep", &json!({ "lease": self.slot_lease(lease) }));
                 match answer.status {
                     200 => {
                         assert_eq!(answer.json(), json!({ "kept": true }));
@@ -680,7 +686,7 @@ fn refused(answer: &Response) -> String {
     match answer.status {
         404 => "error NoSuchPool".into(),
         409 => "none".into(),
-        400 if is("representable") => "error TimeOverflow".into(),
+        400 if is("the time is too long") => "error TimeOverflow".into(),
         502 if is("no larger token") => "error TokenExhausted".into(),
         400 if is("ttl must be") || is("visibility must be") => "error InvalidTtl".into(),
         400 if is("delay must be") => "error InvalidDelay".into(),

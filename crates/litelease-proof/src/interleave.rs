@@ -11,11 +11,11 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use litelease_cluster::engine::{Change, Loaded, LoadedRow, RowChange, Stored, StoredRow};
 use litelease_cluster::{
-    BreakResult, ClaimResult, Cluster, Engine, EngineFacts, Error, Host, LeaseInfo, MemoryRows,
-    Options, Planted, Reason, Recall, ReleaseResult, RenewResult, TransferResult,
+    BreakResult, ClaimResult, Cluster, Engine, EngineFacts, Error, GrantRef, Host, MemoryRows,
+    Options, Reason, Recall, ReleaseResult, RenewResult, TransferResult,
 };
-use litelease_engine::{Change, Loaded, LoadedRow, RowChange, Stored, StoredRow};
 
 use crate::rig::Dice;
 
@@ -30,7 +30,7 @@ const AHEAD_MS: i64 = 1_000;
 const NAME: &str = "x";
 const OWNERS: [&str; 3] = ["a", "b", "c"];
 
-/// A bug in the engine or in the verbs.
+/// A bug of the engine or of a client. All are planted here, around the shipped verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Bug {
@@ -40,7 +40,14 @@ pub enum Bug {
     FloorNotRead,
     BootNotRead,
     OwnClock,
-    Verbs(Planted),
+    /// A lost answer is taken for a conflict, so the verb decides anew.
+    LostIsConflict,
+    /// A renewal leaves the version of a row as it is, so observers count on.
+    VersionIsToken,
+    /// The client counts its trust from the answer.
+    TrustFromAnswer,
+    /// A purge deletes rows before it raises the floor.
+    PurgeBeforeFloor,
 }
 
 /// What is walked through.
@@ -526,6 +533,11 @@ impl World {
         if self.bug.0 == Some(Bug::BootNotRead) {
             loaded.boot = 1;
         }
+        if self.bug.0 == Some(Bug::VersionIsToken) {
+            for row in &mut loaded.rows {
+                row.version = row.row.as_ref().map_or(0, |row| row.token);
+            }
+        }
         loaded
     }
 
@@ -553,6 +565,15 @@ impl World {
                 let mut seen = seen.clone();
                 if seen.mark.version == self.rows.mark.version {
                     seen.mark = self.rows.mark;
+                }
+                self.rows.store(&seen, change)
+            }
+            Some(Bug::VersionIsToken) => {
+                // It compares all other columns, so that nothing is overwritten.
+                let mut seen = seen.clone();
+                for row in &mut seen.rows {
+                    let now = self.rows.load(&[&row.name]).rows.remove(0);
+                    row.version = if now.row == row.row { now.version } else { -1 };
                 }
                 self.rows.store(&seen, change)
             }
@@ -607,6 +628,7 @@ impl World {
             started_ms: running.started_ms,
             skew_ms: skews[at],
             attempts: running.id * 1000,
+            bug: self.bug.0,
             place: Mutex::default(),
         });
         let options = Options {
@@ -616,14 +638,13 @@ impl World {
                 // As wrong as each clock is.
                 _ => 40,
             }),
-            planted: match self.bug.0 {
-                Some(Bug::Verbs(planted)) => Some(planted),
-                _ => None,
-            },
         };
         let (engine, host): (Arc<dyn Engine>, Arc<dyn Host>) = (tape.clone(), tape.clone());
         let cluster = Cluster::remembering(engine, host, options, client.recall.clone());
-        let outcome = perform(&cluster, running.verb, at, client.lease);
+        let outcome = match (self.bug.0, running.verb) {
+            (Some(Bug::PurgeBeforeFloor), Verb::Purge) => purge_before_floor(&cluster),
+            _ => perform(&cluster, running.verb, at, client.lease),
+        };
         let request = tape.place.lock().expect("no panic").request.take();
         if let Some(request) = request {
             if let Some(running) = &mut self.clients[at].running {
@@ -648,7 +669,9 @@ impl World {
             let is_stored = running.applied == Some(token) || running.is_lost;
             demand(is_stored, "what is answered is what is stored")
         };
-        let until_ms = |since_ms: i64| since_ms + TRUSTED_MS;
+        let from_answer = self.bug.0 == Some(Bug::TrustFromAnswer);
+        let now_ms = self.now_ms;
+        let until_ms = |since_ms| if from_answer { now_ms } else { since_ms } + TRUSTED_MS;
         let client = &mut self.clients[at];
         match outcome {
             Outcome::Granted { token, since_ms } => {
@@ -733,12 +756,8 @@ fn demand(holds: bool, promise: &str) -> Result<(), String> {
 
 fn perform(cluster: &Cluster, verb: Verb, at: usize, lease: Option<(i64, i64)>) -> Outcome {
     let owner = OWNERS[at];
-    let lease = LeaseInfo {
-        name: NAME.to_owned(),
-        owner: owner.to_owned(),
-        token: lease.map_or(0, |lease| lease.0),
-        lease_expires_at_ms: 0,
-    };
+    let token = lease.map_or(0, |lease| lease.0);
+    let lease = GrantRef { name: NAME, token, owner: Some(owner) };
     let since = |since: Duration| since.as_millis() as i64;
     let granted = |claimed| match claimed {
         (ClaimResult::Acquired(lease), from) => {
@@ -749,17 +768,17 @@ fn perform(cluster: &Cluster, verb: Verb, at: usize, lease: Option<(i64, i64)>) 
     let done = match verb {
         Verb::Claim => cluster.claim_since(NAME, owner, TTL, 0).map(granted),
         Verb::Ensure => cluster.ensure_since(NAME, owner, TTL).map(granted),
-        Verb::Renew => cluster.renew_since(&lease, TTL).map(|renewed| match renewed {
+        Verb::Renew => cluster.renew_since(lease, TTL).map(|renewed| match renewed {
             (RenewResult::Renewed(lease), from) => {
                 Outcome::Renewed { token: lease.token, since_ms: since(from) }
             }
             (RenewResult::Rejected { reason, .. }, _) => Outcome::Rejected(reason),
         }),
-        Verb::Release => cluster.release(&lease).map(|released| match released {
+        Verb::Release => cluster.release(lease).map(|released| match released {
             ReleaseResult::Released { token, .. } => Outcome::Released { token },
             ReleaseResult::Rejected { reason, .. } => Outcome::Rejected(reason),
         }),
-        Verb::Transfer => cluster.transfer(&lease, "d", TTL).map(|handed| match handed {
+        Verb::Transfer => cluster.transfer(lease, "d", TTL).map(|handed| match handed {
             TransferResult::Transferred(lease) => Outcome::Transferred { token: lease.token },
             TransferResult::Rejected { reason, .. } => Outcome::Rejected(reason),
         }),
@@ -772,6 +791,18 @@ fn perform(cluster: &Cluster, verb: Verb, at: usize, lease: Option<(i64, i64)>) 
     done.unwrap_or_else(Outcome::Failed)
 }
 
+/// Deletes the rows of free names, and raises the floor only then.
+fn purge_before_floor(cluster: &Cluster) -> Outcome {
+    let purge = || {
+        let mut rows = cluster.engine().list()?.rows;
+        rows.retain(|row| row.row.as_ref().is_some_and(|row| row.tenure.is_none()));
+        cluster.engine().forget(&rows)?;
+        let tokens = rows.iter().filter_map(|row| row.row.as_ref()).map(|row| row.token);
+        tokens.max().map_or(Ok(()), |largest| cluster.raise(largest))
+    };
+    purge().map_or_else(Outcome::Failed, |()| Outcome::Purged)
+}
+
 /// The engine and the machine of one run of a verb: it repeats the answers that were given, and
 /// stops at the next call.
 struct Tape {
@@ -779,6 +810,7 @@ struct Tape {
     started_ms: i64,
     skew_ms: i64,
     attempts: i64,
+    bug: Option<Bug>,
     place: Mutex<Playing>,
 }
 
@@ -832,9 +864,13 @@ impl Engine for Tape {
     }
 
     fn store(&self, seen: &Loaded, change: &Change) -> litelease_cluster::Result<Stored> {
-        match self.call(Request::Store(seen.clone(), change.clone()))? {
-            Reply::Stored(stored) => Ok(stored),
-            _ => other(),
+        match self.call(Request::Store(seen.clone(), change.clone())) {
+            Ok(Reply::Stored(stored)) => Ok(stored),
+            Ok(_) => other(),
+            Err(Error::CommitUnknown(_)) if self.bug == Some(Bug::LostIsConflict) => {
+                Ok(Stored::Conflict)
+            }
+            Err(error) => Err(error),
         }
     }
 

@@ -4,6 +4,7 @@
 //! files and real processes. The tests themselves are in `tests/`.
 
 pub mod believers;
+pub mod boot;
 pub mod careless;
 pub mod cluster_player;
 pub mod command;

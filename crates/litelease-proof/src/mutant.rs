@@ -294,7 +294,7 @@ impl Rules for RenewRevives {
         let over = row.live(i64::MIN).filter(|lease| lease.owner == who.owner);
         match (right.answer, over) {
             (RenewResult::Rejected { current: None, .. }, Some(mut lease)) => {
-                lease.lease_expires_at_ms = term.until_ms();
+                lease.expires_at_ms = term.until_ms();
                 let write = State::stored(lease.token, Some(who.owner), Some(term.until_ms()));
                 Step { write, answer: RenewResult::Renewed(lease) }
             }
@@ -489,8 +489,8 @@ impl Rules for EnsureRenewsAnyones {
     ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
         match row.live(term.now_ms()) {
             Some(mut lease) => {
-                lease.lease_expires_at_ms = lease.lease_expires_at_ms.max(term.until_ms());
-                let until_ms = Some(lease.lease_expires_at_ms);
+                lease.expires_at_ms = lease.expires_at_ms.max(term.until_ms());
+                let until_ms = Some(lease.expires_at_ms);
                 let write = State::stored(lease.token, Some(owner), until_ms);
                 Ok(Step { write, answer: ClaimResult::Acquired(lease) })
             }
@@ -547,7 +547,7 @@ impl Rules for EnsureShortens {
         let right = rule::ensure(row, owner, term, floor, conditions)?;
         match right.answer {
             ClaimResult::Acquired(mut lease) => {
-                lease.lease_expires_at_ms = term.until_ms();
+                lease.expires_at_ms = term.until_ms();
                 let write = State::stored(lease.token, Some(owner), Some(term.until_ms()));
                 Ok(Step { write, answer: ClaimResult::Acquired(lease) })
             }
@@ -979,8 +979,8 @@ impl Rules for EndCutsLease {
         let right = rule::renew(row, who, term, conditions);
         match (right.answer, conditions.limits.and_then(|limits| limits.not_after_ms)) {
             (RenewResult::Renewed(mut lease), Some(end_ms)) => {
-                lease.lease_expires_at_ms = lease.lease_expires_at_ms.min(end_ms);
-                let expiry = Some(lease.lease_expires_at_ms);
+                lease.expires_at_ms = lease.expires_at_ms.min(end_ms);
+                let expiry = Some(lease.expires_at_ms);
                 let write = State::stored(lease.token, Some(who.owner), expiry);
                 Step { write, answer: RenewResult::Renewed(lease) }
             }
@@ -1078,8 +1078,8 @@ impl Rules for RequestCutsLease {
         let open = conditions.request.filter(|request| request.is_open(row, term.now_ms()));
         match (right.answer, open) {
             (RenewResult::Renewed(mut lease), Some(request)) => {
-                lease.lease_expires_at_ms = lease.lease_expires_at_ms.min(request.until_ms);
-                let expiry = Some(lease.lease_expires_at_ms);
+                lease.expires_at_ms = lease.expires_at_ms.min(request.until_ms);
+                let expiry = Some(lease.expires_at_ms);
                 let write = State::stored(lease.token, Some(who.owner), expiry);
                 Step { write, answer: RenewResult::Renewed(lease) }
             }

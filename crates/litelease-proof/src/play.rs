@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use litelease_core::{
-    BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, PoolInfo, Reason,
+    BreakResult, CheckpointResult, ClaimResult, GrantResult, Lease, PoolInfo, Reason,
     ReleaseResult, RenewResult, RequestResult, SlotInfo, TakenOver, TransferResult,
 };
 
@@ -169,11 +169,11 @@ pub(crate) fn checkpoint(answer: CheckpointResult, token: i64) -> String {
     rejected::<&str>(&reason, &None)
 }
 
-fn grant<S>(lease: &LeaseInfo<S>) -> String {
-    format!("{} until {}", lease.token, lease.lease_expires_at_ms)
+fn grant<S>(lease: &Lease<S>) -> String {
+    format!("{} until {}", lease.token, lease.expires_at_ms)
 }
 
-fn rejected<S: AsRef<str>>(reason: &Reason, current: &Option<LeaseInfo<S>>) -> String {
+fn rejected<S: AsRef<str>>(reason: &Reason, current: &Option<Lease<S>>) -> String {
     match (reason, current) {
         (Reason::HeldBy, Some(lease)) => {
             format!("rejected held by {} {}", shown(lease.owner.as_ref()), lease.token)
@@ -184,7 +184,7 @@ fn rejected<S: AsRef<str>>(reason: &Reason, current: &Option<LeaseInfo<S>>) -> S
     }
 }
 
-pub(crate) fn held<S: AsRef<str>>(lease: Option<LeaseInfo<S>>) -> String {
+pub(crate) fn held<S: AsRef<str>>(lease: Option<Lease<S>>) -> String {
     match lease {
         Some(lease) => format!("held {} {}", shown(lease.owner.as_ref()), grant(&lease)),
         None => "none".into(),

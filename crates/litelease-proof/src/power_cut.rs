@@ -13,9 +13,9 @@ use std::{fmt, fs};
 
 use litelease::rusqlite::{Connection, OpenFlags};
 use litelease::{Leases, Litelease};
-use litelease_store::boot::{Boot, pretend};
 use tempfile::TempDir;
 
+use crate::boot::{Boot, pretend};
 use crate::disk::{CUTS, Cut, Disk, Event, Image};
 use crate::rig::Dice;
 use crate::vfs;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use litelease::rusqlite::{Connection, OpenFlags};
 use litelease::{Error, Litelease};
-use litelease_store::boot::{Boot, pretend};
 
+use crate::boot::{Boot, pretend};
 use crate::disk::{Cut, Disk, Image};
 use crate::power_cut::{Epoch, FILE, Places, Setting, Tally, check, cuts, key, put};
 use crate::rig::Dice;

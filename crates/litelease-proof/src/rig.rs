@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use litelease::rusqlite::{Connection, Error as SqliteError};
-use litelease::{ClaimResult, LeaseInfo, Litelease};
+use litelease::{ClaimResult, Lease, Litelease};
 use tempfile::TempDir;
 
 /// A ttl that no test outlives.
@@ -58,7 +58,7 @@ pub fn memory() -> Litelease {
 
 /// Returns the lease of a claim that must have been granted.
 #[track_caller]
-pub fn acquired(claimed: litelease::Result<ClaimResult>) -> LeaseInfo {
+pub fn acquired(claimed: litelease::Result<ClaimResult>) -> Lease {
     match claimed {
         Ok(ClaimResult::Acquired(lease)) => lease,
         other => panic!("not acquired: {other:?}"),
@@ -101,13 +101,20 @@ pub fn litelease() -> PathBuf {
     PATH.get_or_init(|| built("litelease-cli").join("litelease")).clone()
 }
 
+/// The options of cargo that this crate was built with: with others everything is built anew.
+pub const PLANTED: &[&str] = match cfg!(planted) {
+    true => &["--config", "build.rustc-workspace-wrapper='scripts/planted'"],
+    false => &[],
+};
+
 /// Builds a package, and returns the folder with the result.
 fn built(package: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target, PathBuf::from);
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "-q", "-p", package, "--target-dir"]).arg(&target);
-    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
+    cargo.args(["build", "-q", "-p", package, "--target-dir"]).arg(&target).args(PLANTED);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let built = cargo.current_dir(root).status().expect("cargo runs");
     assert!(built.success(), "{package} does not build");
     target.join("debug").canonicalize().expect("the target folder")
 }

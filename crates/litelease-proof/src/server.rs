@@ -27,6 +27,9 @@ pub struct Server {
 /// The id of the pool that tests use.
 pub const POOL: &str = "0b5b1f0e-1111-4222-8333-444455556666";
 
+/// A text that looks like a lease on a slot and is none.
+pub const NO_LEASE: &str = "0b5b1f0e-1111-8222-8333-444400000000";
+
 impl Server {
     /// Starts a server on a database file, with these flags.
     pub fn start(db: &Path, flags: &[&str]) -> Self {
@@ -163,6 +166,11 @@ impl Client {
     /// Creates another client of the same server.
     pub fn another(&self) -> Self {
         Client { access: self.access.clone(), ..Client::of(self.address) }
+    }
+
+    /// Returns the header with its access key, which ends with CRLF. Empty if there is none.
+    pub fn access(&self) -> String {
+        self.access.clone()
     }
 
     /// Returns the same client, which waits for an answer for at most this long.

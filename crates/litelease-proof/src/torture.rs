@@ -293,7 +293,7 @@ pub fn again_and_again(watch: &Watch, test: &str, filter: &str) -> Outcome {
     while found.is_empty() && (rounds == 0 || !watch.is_over()) {
         let seed = watch.seed.wrapping_add(rounds);
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["test", "-q", "-p", "litelease-proof", "--test", test, "--", filter]);
+        cargo.args(["proof", "-q", "--test", test, "--", filter]);
         cargo.env("LITELEASE_SEED", seed.to_string());
         cargo.env("LITELEASE_ITEMS", "10000");
         cargo.env("LITELEASE_WRITES", "1000");

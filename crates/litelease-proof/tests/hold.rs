@@ -38,13 +38,13 @@ fn a_hold_outlives_its_ttl_and_is_released_when_it_is_dropped() {
     let db = place.open(LONG);
     let held = hold(&db, "books", 2 * SHORT);
     let first = held.lease();
-    while now_ms() <= first.lease_expires_at_ms {
+    while now_ms() <= first.expires_at_ms {
         held.check().unwrap();
         let owner = db.owner("books").unwrap();
         assert_eq!(owner.as_deref(), Some(held.owner()), "live all the time");
         thread::sleep(Duration::from_millis(20));
     }
-    assert!(held.lease().lease_expires_at_ms > first.lease_expires_at_ms);
+    assert!(held.lease().expires_at_ms > first.expires_at_ms);
     drop(held);
     assert_eq!((db.owner("books").unwrap(), db.token("books").unwrap()), (None, Some(1)));
 }
@@ -133,7 +133,7 @@ fn the_holders_own_long_transaction_is_named_and_told_in_time() {
         let mut db = place.open(LONG);
         let held = hold(&db, "books", SHORT);
         let tx = db.transaction().unwrap();
-        let expiry = tx.inspect("books").unwrap().unwrap().lease_expires_at_ms;
+        let expiry = tx.inspect("books").unwrap().unwrap().expires_at_ms;
         let reason = loss_of(&held);
         // A machine that was too busy to tell in time has also been too busy to ask.
         eprintln!("{journal}: told {} ms before the end", expiry - now_ms());
@@ -149,7 +149,7 @@ fn a_transaction_that_outlasts_the_ttl_keeps_the_hold_by_renewing_inside_it() {
     let mut db = place.open(LONG);
     let held = hold(&db, "books", SHORT);
     let tx = db.transaction().unwrap();
-    let expiry = held.lease().lease_expires_at_ms;
+    let expiry = held.lease().expires_at_ms;
     while now_ms() <= expiry {
         held.renew_in(&tx).unwrap();
         thread::sleep(Duration::from_millis(100));
@@ -159,9 +159,9 @@ fn a_transaction_that_outlasts_the_ttl_keeps_the_hold_by_renewing_inside_it() {
     held.check().unwrap();
     assert_eq!(held.lost().wait_timeout(Duration::ZERO), None);
     // And the keeper goes on from there.
-    let expiry = held.lease().lease_expires_at_ms;
+    let expiry = held.lease().expires_at_ms;
     eventually("a renewal after the transaction", || {
-        (held.lease().lease_expires_at_ms > expiry).then_some(())
+        (held.lease().expires_at_ms > expiry).then_some(())
     });
 }
 
@@ -190,7 +190,7 @@ fn a_renewal_inside_a_transaction_that_does_not_commit_counts_for_nothing() {
     let tx = db.transaction().unwrap();
     held.renew_in(&tx).unwrap();
     tx.commit().unwrap();
-    assert!(held.lease().lease_expires_at_ms > before.lease_expires_at_ms);
+    assert!(held.lease().expires_at_ms > before.expires_at_ms);
 }
 
 #[test]
@@ -335,10 +335,10 @@ fn a_program_that_writes_in_a_loop_does_not_make_a_short_hold_lost() {
     let held = hold(&db, "books", Duration::from_secs(5));
     let mut writer = worker(WORKER, &["write-loop"], &place.file);
     writer.stdout.take().unwrap().read_exact(&mut [0; 7]).unwrap();
-    let expiry = held.lease().lease_expires_at_ms;
+    let expiry = held.lease().expires_at_ms;
     eventually("a renewal", || {
         assert_eq!(held.check(), Ok(()));
-        (held.lease().lease_expires_at_ms > expiry).then_some(())
+        (held.lease().expires_at_ms > expiry).then_some(())
     });
     drop(writer.stdin.take());
     assert!(writer.wait().unwrap().success());
@@ -544,7 +544,7 @@ fn a_checkpoint_is_progress_and_late_progress_saves_a_hold() {
     held.progress().unwrap();
     eventually("it is renewed again", || held.trouble().is_none());
     eventually("a renewal is refused", || held.trouble() == Some(Loss::NoProgress));
-    let _ = db.checkpoint("books", held.token(), "row 17").unwrap();
+    let _ = db.checkpoint(("books", held.token()), "row 17").unwrap();
     eventually("it is renewed again", || held.trouble().is_none());
     held.check().unwrap();
 }
@@ -570,7 +570,7 @@ fn a_hold_ends_when_its_time_is_up_and_says_so() {
             thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(held.check().unwrap_err().reason, Loss::TimeIsUp);
-        let expiry_ms = held.lease().lease_expires_at_ms;
+        let expiry_ms = held.lease().expires_at_ms;
         assert!(ends_ms.contains(&expiry_ms), "{ends_ms:?} {expiry_ms}");
         assert!(trusted_ms < expiry_ms, "told before anybody else can have it");
     }
@@ -582,9 +582,9 @@ fn a_limit_that_somebody_else_sets_binds_the_keeper() {
     let db = place.open(LONG);
     let held = hold(&db, "books", SHORT);
     let end_ms = now_ms() + SHORT.as_millis() as i64 + 1000;
-    assert!(db.limit("books", held.token(), None, Some(end_ms)).unwrap().is_done());
+    assert!(db.limit(("books", held.token()), None, Some(end_ms)).unwrap().is_done());
     assert_eq!(loss_of(&held), Loss::TimeIsUp);
-    assert!(held.lease().lease_expires_at_ms <= end_ms);
+    assert!(held.lease().expires_at_ms <= end_ms);
 }
 
 #[test]
@@ -593,7 +593,7 @@ fn a_renewal_inside_a_transaction_is_trusted_by_what_was_granted() {
     let (mut db, other) = (place.open(LONG), place.open(LONG));
     let held = hold(&other, "books", 2 * SHORT);
     let end_ms = now_ms() + 6100;
-    assert!(other.limit("books", held.token(), None, Some(end_ms)).unwrap().is_done());
+    assert!(other.limit(("books", held.token()), None, Some(end_ms)).unwrap().is_done());
     // What was asked for would be trusted for longer than that from here on.
     thread::sleep(Duration::from_millis(1200));
     let tx = db.transaction().unwrap();
@@ -636,17 +636,17 @@ fn a_holder_hears_of_a_request_at_once_and_hands_over_without_gap_or_overlap() {
     let request = heard.recv_timeout(Duration::from_secs(30)).unwrap();
     assert_eq!((held.requested(), request.token), (Some(request.clone()), 1));
     held.check().unwrap();
-    let _ = db.checkpoint("books", held.token(), "page 7").unwrap();
+    let _ = db.checkpoint(("books", held.token()), "page 7").unwrap();
     let handed = held.hand_over(2 * SHORT).map_err(|(_, error)| error).unwrap();
     assert_eq!((handed.token, &handed.owner), (2, &request.requester));
     let (lease, successor, _other) = asker.join().unwrap();
     assert_eq!((lease.token, lease.owner), (2, handed.owner));
-    assert!(lease.lease_expires_at_ms >= handed.lease_expires_at_ms, "renewed by its new holder");
+    assert!(lease.expires_at_ms >= handed.expires_at_ms, "renewed by its new holder");
     assert_eq!(db.value("books").unwrap(), Some("new".to_owned().into()));
     let last = db.last_checkpoint("books").unwrap().unwrap();
     assert!(last.is_from_predecessor(successor.token()) && !last.is_from_predecessor(3));
     eventually("its new holder goes on to renew it", || {
-        successor.lease().lease_expires_at_ms > lease.lease_expires_at_ms
+        successor.lease().expires_at_ms > lease.expires_at_ms
     });
     successor.check().unwrap();
     assert_eq!(db.requested("books").unwrap(), None);

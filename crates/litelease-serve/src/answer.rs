@@ -1,10 +1,10 @@
-//! Responses, the same for both versions of HTTP. An error is one clear sentence without secrets.
+//! Responses. An error is one clear sentence without secrets.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 use litelease::rusqlite::types;
-use litelease::{PoolInfo, Reason, SlotInfo, Status};
+use litelease::{PoolInfo, SlotInfo, Status};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -87,7 +87,10 @@ impl HttpError {
     }
 
     pub(crate) fn method(allow: &str) -> Self {
-        let refused = HttpError::new(405, "this path does not take that method");
+        let refused = HttpError::new(
+            405,
+            "this path does not take that method: the header Allow names those that it takes",
+        );
         HttpError { header: Some(("allow", allow.to_owned().into())), ..refused }
     }
 
@@ -103,34 +106,48 @@ impl HttpError {
     }
 
     pub(crate) fn nothing_there() -> Self {
-        HttpError::new(404, "there is nothing at this path")
+        HttpError::new(404, "there is nothing at this path: /docs lists the calls")
     }
 
     pub(crate) fn too_long(longest: usize) -> Self {
         let text = match longest {
-            LONGEST => "the body is longer than 16 KiB",
-            _ => "the body is longer than 1.5 MiB; an item has at most 1 MiB",
+            LONGEST => "the body is longer than 16 KiB: send a shorter one",
+            _ => {
+                "the body is longer than 1.5 MiB: an item has at most 1 MiB, and bytes are shortest as base64"
+            }
         };
         HttpError::new(413, text)
     }
 
     pub(crate) fn too_slow() -> Self {
-        HttpError::new(408, "the body took too long")
+        HttpError::new(408, "the body took too long to arrive: send the request again")
     }
 }
 
 impl From<JobError> for HttpError {
     fn from(error: JobError) -> Self {
         let (status, text) = match error {
-            JobError::NoSuchPool => (404, "there is no such pool"),
-            JobError::TooMany(exceeded) => return HttpError::new(429, exceeded.to_string()),
-            JobError::TooShort => (409, "the ttl was over before the grant could be handed out"),
-            JobError::TooLong => (400, "the ttl ends after the last representable time"),
-            JobError::Exhausted => (502, "no larger token exists in this file"),
-            JobError::Damaged => {
-                (502, "what is stored for this name is invalid; litelease doctor says more")
+            JobError::NoSuchPool => {
+                (404, "there is no such pool: it was never registered, or it was deleted")
             }
-            JobError::Database => (502, "the database failed; it is safe to try again"),
+            JobError::TooMany(exceeded) => return HttpError::new(429, exceeded.to_string()),
+            JobError::TooShort => {
+                (409, "the ttl was over before the grant could be handed out: ask for a longer one")
+            }
+            JobError::TooLong => {
+                (400, "the time is too long: it would end after the last one that can be stored")
+            }
+            JobError::Exhausted => (
+                502,
+                "no larger token exists in this file: on its machine, litelease doctor says more",
+            ),
+            JobError::Damaged => (
+                502,
+                "what is stored for this name is invalid: on the server's machine, litelease doctor says more",
+            ),
+            JobError::Database => {
+                (502, "the database failed: it is safe to try again; the server's log says more")
+            }
             JobError::Engine => {
                 return HttpError::later(
                     "the engine has not confirmed it, so it may or may not be done: try again, with the \
@@ -143,7 +160,7 @@ impl From<JobError> for HttpError {
                 );
             }
             JobError::NotReady(reason) => (503, reason),
-            JobError::Stopping => (503, "the server is shutting down"),
+            JobError::Stopping => (503, "the server is shutting down: ask again when it is back"),
             JobError::NoKey => {
                 return HttpError::unauthorized(
                     "this call needs an access key: send Authorization: Bearer KEY",
@@ -152,14 +169,14 @@ impl From<JobError> for HttpError {
             }
             JobError::WrongKey => {
                 return HttpError::unauthorized(
-                    "the access key is not known, or has expired or was removed",
+                    "the access key is not known, or has expired or was removed: ask the operator for another",
                     "Bearer realm=\"litelease\", error=\"invalid_token\"",
                 );
             }
             JobError::NotAllowed(scope) => {
                 let text = format!(
-                    "the access key does not allow {scope} here: it needs --allow '{scope}:…' for \
-                     these names"
+                    "the access key does not allow {scope} for these names: the operator makes one that \
+                     does with litelease access add NAME --allow '{scope}:PATTERN'"
                 );
                 return HttpError::new(403, text);
             }
@@ -199,7 +216,11 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
             Response::new(200, JSON, lent(&lease, slot, ttl_ms))
         }
         Answer::Kept => Response::json(200, &json!({ "kept": true })),
-        Answer::Over => HttpError::new(409, "the lease is no longer live").into(),
+        Answer::Over => HttpError::new(
+            409,
+            "the lease is no longer live: it has expired or was returned, so borrow again",
+        )
+        .into(),
         Answer::Lent { ref borrowed, ttl_ms, .. } => {
             let text = lent(&borrowed.lease_id, borrowed.slot, ttl_ms);
             granted(text, answer, id, jobs)
@@ -207,7 +228,9 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         Answer::Granted { ref lease, ref grant, .. } => {
             granted(timed(lease, Some(grant)), answer, id, jobs)
         }
-        Answer::Busy(current) => busy("the name has a live owner", &current),
+        Answer::Busy(current) => {
+            busy("the name has a live owner: ask again later, or wait for it with wait", &current)
+        }
         Answer::RenewedName { lease, grant } => {
             Response::new(200, JSON, timed(&lease, Some(&grant)))
         }
@@ -230,7 +253,7 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         }
         Answer::Requested(asked) => Response::json(200, &requested(&asked)),
         Answer::RequestedBy(other) => {
-            let text = "another client has asked for it before; wait for the name, or ask later";
+            let text = "another client has asked for it before: wait for the name, or ask later";
             let value =
                 json!({ "error": text, "reason": "requested_by", "requested": requested(&other) });
             Response::json(409, &value)
@@ -263,11 +286,15 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
             Response::json(200, &json!({ word: count, "queue": queue }))
         }
         Answer::ItemLeased { left_ms } => {
-            let (text, left) = ("a worker has the item", seconds(left_ms));
+            let (text, left) = (
+                "a worker has the item: it can be cancelled when its delivery is over",
+                seconds(left_ms),
+            );
             Response::json(409, &json!({ "error": text, "reason": "leased", "expires_in": left }))
         }
         Answer::NoSuchItem => {
-            let text = "there is no such item";
+            let text =
+                "there is no such item: it was acknowledged, cancelled, discarded or never sent";
             Response::json(409, &json!({ "error": text, "reason": "not_found" }))
         }
         Answer::QueueDeleted { queue, is_done } => {
@@ -324,7 +351,7 @@ fn stale(why: Stale) -> Response {
         Stale::Expired => "expired",
         Stale::Dead => "dead",
     };
-    let text = format!("stale receipt: {words}");
+    let text = format!("stale receipt: {words}; stop working on this item");
     Response::json(409, &json!({ "error": text, "reason": words.replace(' ', "_") }))
 }
 
@@ -340,28 +367,17 @@ fn requested(asked: &Requested) -> Value {
 }
 
 fn rejected(why: Why, current: Option<&Timed>) -> Response {
-    let (reason, text) = match why {
-        Why::UnknownGrant => ("unknown_grant", "there is no such grant".into()),
-        Why::Rule(reason) => (word(reason), format!("rejected: {reason}")),
+    let (reason, by, text) = match why {
+        Why::UnknownGrant => (
+            "unknown_grant",
+            None,
+            "there is no such grant: send the UUID from the answer to the claim".into(),
+        ),
+        Why::Rule(reason) => (reason.word(), reason.superseded_by(), format!("rejected: {reason}")),
     };
     let current = current.map(lease);
-    Response::json(409, &json!({ "error": text, "reason": reason, "current": current }))
-}
-
-/// Returns the word of a reason in a response.
-fn word(reason: Reason) -> &'static str {
-    match reason {
-        Reason::NeverClaimed => "never_claimed",
-        Reason::HeldBy => "held_by",
-        Reason::Superseded { .. } => "superseded",
-        Reason::UnknownToken => "unknown_token",
-        Reason::Released => "released",
-        Reason::Expired => "expired",
-        Reason::NoProgress => "no_progress",
-        Reason::TimeIsUp => "time_is_up",
-        Reason::Requested => "requested",
-        Reason::NotRequested => "not_requested",
-    }
+    let answer = json!({ "error": text, "reason": reason, "by": by, "current": current });
+    Response::json(409, &answer)
 }
 
 /// Writes a live lease as JSON.
@@ -371,7 +387,7 @@ pub(crate) fn lease(timed: &Timed) -> Value {
         "name": lease.name,
         "owner": lease.owner,
         "token": lease.token,
-        "expires_at_unix": lease.lease_expires_at_ms.div_euclid(1000),
+        "expires_at_unix": lease.expires_at_ms.div_euclid(1000),
         "expires_in": seconds(*left_ms),
     });
     if let Some(riders) = riders {
@@ -413,7 +429,7 @@ pub(crate) fn ended(name: &str) -> Value {
 fn timed(timed: &Timed, grant: Option<&str>) -> Vec<u8> {
     let Timed { lease, left_ms, .. } = timed;
     let mut text = Vec::with_capacity(256);
-    put(&mut text, "{\"expires_at_unix\":", lease.lease_expires_at_ms.div_euclid(1000));
+    put(&mut text, "{\"expires_at_unix\":", lease.expires_at_ms.div_euclid(1000));
     put(&mut text, ",\"expires_in\":", seconds(*left_ms));
     if let Some(grant) = grant {
         put(&mut text, ",\"grant\":", grant);

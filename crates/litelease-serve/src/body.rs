@@ -167,7 +167,10 @@ impl<'a> Visitor<'_> for Name<'a> {
 impl Fields {
     fn take(&mut self, field: &Field, value: Value) -> Result<(), HttpError> {
         if self.has(field) {
-            return Err(HttpError::new(400, format!("{} is given twice", field.name)));
+            return Err(HttpError::new(
+                400,
+                format!("{} is given twice: give it once", field.name),
+            ));
         }
         self.given |= bit(field);
         let refuse =
@@ -195,13 +198,25 @@ impl Fields {
                 Value::String(text) => self.lease = text,
                 _ => return refuse("a text"),
             },
+            FieldKind::Lease => match value {
+                Value::String(mut text) if is_uuid(&text) => {
+                    text.make_ascii_lowercase();
+                    self.lease = text;
+                }
+                _ => {
+                    return refuse(
+                        "the UUID from the answer to the borrow, such as \
+                         3f1c9a52-7a4e-8c6b-9d1e-2f6a00000000",
+                    );
+                }
+            },
             FieldKind::Name | FieldKind::Prefix | FieldKind::After => match value {
                 Value::String(text) => *self.text(field.kind) = Some(text),
                 _ => return refuse("a text"),
             },
             FieldKind::Owner => match value {
                 Value::String(text) if is_of_process(&text) => {
-                    return refuse("another text: hold and run make texts of this form");
+                    return refuse("another text: those of this form belong to hold and run");
                 }
                 Value::String(text) => self.owner = text,
                 _ => return refuse("a text"),
@@ -278,6 +293,11 @@ impl Fields {
     fn has(&self, field: &Field) -> bool {
         self.given & bit(field) != 0
     }
+}
+
+/// Checks whether a text is a UUID with hyphens, in either case.
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36 && uuid::Uuid::try_parse(text).is_ok()
 }
 
 /// Checks whether `hold` or `run` makes such an owner text. A lease under it would be taken over

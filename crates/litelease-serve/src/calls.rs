@@ -147,8 +147,10 @@ pub(crate) enum FieldKind {
     Wait,
     /// A text of at most 200 bytes.
     Note,
-    /// A text: a lease on a slot, or the secret of a grant.
+    /// A text: the secret of a grant, or a receipt.
     Text,
+    /// A UUID: a lease on a slot.
+    Lease,
     /// A text: a name.
     Name,
     /// A text: an owner.
@@ -220,7 +222,7 @@ const TTL: Field = Field {
 };
 const LEASE: Field = Field {
     name: "lease",
-    kind: FieldKind::Text,
+    kind: FieldKind::Lease,
     required: true,
     means: "the UUID from the answer to the borrow",
 };
@@ -250,7 +252,7 @@ const AFTER: Field = Field {
     name: "after",
     kind: FieldKind::After,
     required: false,
-    means: "what the page before has as next",
+    means: "the field next of the page before",
 };
 
 /// The start of the path of every call on a pool; its id follows.

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use litelease::AccessRow;
-use litelease_cluster::{Cluster, Host, LeaseInfo, System};
-use litelease_engine::Stored;
+use litelease_cluster::engine::Stored;
+use litelease_cluster::{Cluster, Host, Lease, System};
+use litelease_store::AccessRow;
 
 use crate::error::OpenError;
 use crate::local_key::AccessKeys;
@@ -111,7 +111,7 @@ impl ClusterAccess {
         changed
     }
 
-    fn claim(&self) -> Result<LeaseInfo, OpenError> {
+    fn claim(&self) -> Result<Lease, OpenError> {
         let owner = format!("{} {:x}", std::process::id(), System.attempt());
         let mut tries = TTL.as_millis() * 2 / PAUSE.as_millis();
         loop {

@@ -19,7 +19,8 @@ mod wait_lists;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use litelease::{Error, Litelease, PageRow, Scope, is_live};
+use litelease::{Error, Lease, LeaseRow, Litelease, Scope, is_live};
+use litelease_store::{Store, Value};
 use tokio::sync::broadcast;
 
 use self::batch::Batch;
@@ -40,6 +41,7 @@ use crate::options::Options;
 use crate::pending_grant::deliver;
 use crate::server_lock::ServerLock;
 use crate::shares::{Pot, Thing};
+use crate::value;
 
 /// How often to check the lock of the server while no client waits or watches.
 const IDLE: Duration = Duration::from_secs(5);
@@ -175,7 +177,9 @@ impl Committer {
     /// Takes a job in. Jobs that need no transaction and no answer are done at once.
     fn take(&mut self, job: Job) {
         match job {
-            Job::Look { id, reply } => self.inbox.looks.push_back((id, reply)),
+            Job::Look { id, with_slots, reply } => {
+                self.inbox.looks.push_back((id, with_slots, reply));
+            }
             job @ (Job::Leases { .. } | Job::Queues { .. } | Job::LastCheckpoint { .. }) => {
                 self.inbox.reads.push_back(job)
             }
@@ -268,6 +272,13 @@ impl Committer {
                 self.uses_names = true;
                 self.file.refresh_keys();
             }
+            // It waits for the answer of the first, which is stored with the last slice.
+            if let Job::Many(many) = &job
+                && self.inbox.others().chain(&batch.unfinished).any(|other| many.repeats(other))
+            {
+                batch.unfinished.push(job);
+                continue;
+            }
             match self.is_stopping() {
                 true => batch.refuse(job, JobError::Stopping),
                 false => batch.perform(job, &self.file.served(), &mut self.waiting)?,
@@ -308,9 +319,7 @@ impl Committer {
                     newest = newest.max(borrowed.slot.token);
                     borrowed.slot.is_live(now_ms)
                 }
-                Ok(Answer::Granted { lease, .. }) => {
-                    is_live(lease.lease.lease_expires_at_ms, now_ms)
-                }
+                Ok(Answer::Granted { lease, .. }) => is_live(lease.lease.expires_at_ms, now_ms),
                 Ok(Answer::Delivered(item)) => is_live(item.deadline_ms, now_ms),
                 _ => continue,
             };
@@ -389,19 +398,20 @@ impl Committer {
     fn answer_looks(&mut self) {
         let (started, mut answers) = (Instant::now(), Vec::new());
         while started.elapsed() < MAX_READ_TIME
-            && let Some((id, reply)) = self.inbox.looks.pop_front()
+            && let Some((id, with_slots, reply)) = self.inbox.looks.pop_front()
         {
-            answers.push(Answered { answer: self.look(&id), id, reply });
+            answers.push(Answered { answer: self.look(&id, with_slots), id, reply });
         }
         if !answers.is_empty() {
             self.hand_over(answers);
         }
     }
 
-    fn look(&self, id: &Id) -> Result<Answer, JobError> {
+    fn look(&self, id: &Id, with_slots: bool) -> Result<Answer, JobError> {
         let now_ms = (self.clock)();
-        match self.file.snapshot(id, now_ms) {
-            Ok(Some((info, slots))) => {
+        match self.file.snapshot(id, with_slots, now_ms) {
+            Ok(Some((info, None))) => Ok(Answer::Pool(info)),
+            Ok(Some((info, Some(slots)))) => {
                 Ok(Answer::State(State { info, slots, waiters: self.waiting.len_of(id), now_ms }))
             }
             Ok(None) | Err(Error::NoSuchPool) => Err(JobError::NoSuchPool),
@@ -492,20 +502,28 @@ impl Committer {
                 })
             }),
             Which::Under(prefix) => {
-                let at = db.at(now_ms);
                 let after = page.after.as_deref();
-                let read = at.page(prefix, after, page.limit, MOST_ROWS, MOST_VALUE, page.all);
-                read.map(|(rows, next)| match page.all {
-                    true => {
-                        let leases = rows.into_iter().map(|row| any_lease(row, now_ms));
-                        Answer::AllLeases { leases: leases.collect(), next }
-                    }
+                let read = |store: &Store| {
+                    let keep =
+                        |row: litelease_store::Row<'_>, value: Value<'_>| match row.live(now_ms) {
+                            Some(lease) => Some(live(lease.into_owned(), value, now_ms)),
+                            None => page
+                                .all
+                                .then(|| AnyLease::Ended { row: LeaseRow::from(row), now_ms }),
+                        };
+                    store.page(prefix, after, page.limit, MOST_ROWS, keep)
+                };
+                db.with_store(read).map(|(leases, next)| match page.all {
+                    true => Answer::AllLeases { leases, next },
                     false => {
-                        let live = |row| match any_lease(row, now_ms) {
+                        let live = |lease| match lease {
                             AnyLease::Live(timed) => Some(timed),
                             AnyLease::Ended { .. } => None,
                         };
-                        Answer::Leases { leases: rows.into_iter().filter_map(live).collect(), next }
+                        Answer::Leases {
+                            leases: leases.into_iter().filter_map(live).collect(),
+                            next,
+                        }
                     }
                 })
             }
@@ -526,14 +544,14 @@ impl Committer {
     }
 }
 
-/// Returns a row of a page with what it has left.
-fn any_lease(row: PageRow, now_ms: i64) -> AnyLease {
-    match row {
-        PageRow::Live { lease, value } => {
-            AnyLease::Live(Timed { riders: Riders::of(value, None), ..Timed::at(now_ms, lease) })
-        }
-        PageRow::Ended(row) => AnyLease::Ended { row, now_ms },
-    }
+/// Returns a live lease of a page with what it has attached, unless that is too long for a page.
+fn live(lease: Lease, value: Value<'_>, now_ms: i64) -> AnyLease {
+    let value = match value {
+        Value::Text(text) if text.len() > MOST_VALUE => None,
+        Value::Blob(bytes) if bytes.len() > MOST_VALUE => None,
+        value => Some(value::owned(value)),
+    };
+    AnyLease::Live(Timed { riders: Riders::of(value, None), ..Timed::at(now_ms, lease) })
 }
 
 /// Returns what a client is told about a read that failed.

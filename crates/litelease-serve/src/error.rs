@@ -87,12 +87,6 @@ pub enum OpenError {
 
 impl OpenError {
     /// Returns the name of the error.
-    ///
-    /// ```
-    /// # use litelease_serve::OpenError;
-    /// let error = OpenError::Older { path: "pools.sqlite3".into(), newest: 1, granted: 2 };
-    /// assert_eq!(error.kind(), "Older");
-    /// ```
     pub fn kind(&self) -> &'static str {
         match self {
             OpenError::Database(error) => error.kind(),
@@ -181,11 +175,11 @@ impl Error for OpenError {
     }
 }
 
-impl From<litelease_files::Error> for OpenError {
-    fn from(error: litelease_files::Error) -> Self {
+impl From<litelease_sys::Error> for OpenError {
+    fn from(error: litelease_sys::Error) -> Self {
         match error {
-            litelease_files::Error::Io { path, error } => OpenError::Mark { path, error },
-            litelease_files::Error::NotAFile { path, what } => {
+            litelease_sys::Error::Io { path, error } => OpenError::Mark { path, error },
+            litelease_sys::Error::NotAFile { path, what } => {
                 let error =
                     io::Error::other(format!("it is {what}, and was left alone: remove it"));
                 OpenError::Mark { path, error }

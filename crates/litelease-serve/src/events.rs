@@ -302,7 +302,7 @@ impl Subject {
     async fn look(&self, app: &App) -> Result<Seen, JobError> {
         let names = match self {
             Subject::Pool(id) => {
-                return match app.look(id).await? {
+                return match app.look(id, true).await? {
                     Answer::State(state) => Ok(Seen::Pool(state)),
                     _ => Err(JobError::Database),
                 };
@@ -368,7 +368,7 @@ impl Seen {
     fn until_expiry(&self, clock: fn() -> i64) -> Duration {
         let next = match self {
             Seen::Pool(state) => state.slots.iter().map(|row| row.slot.expires_at_ms).min(),
-            Seen::Names(leases) => leases.iter().map(|timed| timed.lease.lease_expires_at_ms).min(),
+            Seen::Names(leases) => leases.iter().map(|timed| timed.lease.expires_at_ms).min(),
         };
         let left_ms = next.map_or(i64::MAX, |at_ms| at_ms.saturating_sub(clock()));
         Duration::from_millis(left_ms.max(1).unsigned_abs())

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use litelease::rusqlite::{self, Connection, ErrorCode, ffi};
 use litelease::{Error, Litelease, LockError};
-use litelease_files::create_private;
+use litelease_sys::create_private;
 
 use crate::error::OpenError;
 use crate::high_water::HighWater;
+use crate::served_rows;
 use crate::server_lock::ServerLock;
 
 /// How long to wait for the locks of other processes.
@@ -90,7 +91,7 @@ impl Opened {
             return Err(OpenError::Older { path: self.path, newest, granted });
         }
         let last = self.mark.name();
-        let newest_of_name = self.db.served_token(last.number)?;
+        let newest_of_name = served_rows::newest_token(&self.db, last.number)?;
         if newest_of_name < last.token {
             let (newest, granted) = (newest_of_name, last.token);
             return Err(OpenError::Older { path: self.path, newest, granted });
@@ -116,20 +117,24 @@ pub(crate) fn touch(db: &Litelease) -> Result<(), Error> {
 /// Returns why a write failed, without the path of the file or anything in it.
 pub(crate) fn reason(error: &Error) -> &'static str {
     let (Error::Sqlite(error) | Error::CommitUnknown(error)) = error else {
-        return "the database cannot be written";
+        return "the database cannot be written: the server's log says why";
     };
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => {
             "the disk is full: nothing can be lent out until there is room"
         }
-        Some(ErrorCode::SystemIoFailure) => "the disk fails, or the database file was moved",
+        Some(ErrorCode::SystemIoFailure) => {
+            "the disk fails, or the database file was moved: the server's log says more"
+        }
         Some(ErrorCode::CannotOpen) => "the engine does not answer, or another server writes",
-        Some(ErrorCode::ReadOnly) => "the database may not be written",
+        Some(ErrorCode::ReadOnly) => {
+            "the server may not write the database: check who owns the file and its folder"
+        }
         Some(ErrorCode::FileLockingProtocolFailed) => "another server has the database",
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            "another program keeps the database locked"
+            "another program keeps the database locked: end its transaction"
         }
-        _ => "the database cannot be written",
+        _ => "the database cannot be written: the server's log says why",
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn head<T>(
         Ok(Status::Partial) if received.len() < LONGEST_HEAD => return Ok(None),
         Ok(_) => return Err(HttpError::new(431, "the head of the request is longer than 16 KiB")),
         Err(Error::TooManyHeaders) => {
-            return Err(HttpError::new(431, "there are too many headers"));
+            return Err(HttpError::new(431, format!("there are more than {MOST_HEADERS} headers")));
         }
         Err(_) => return Err(HttpError::new(400, "the head of the request is not HTTP/1.1")),
     };
@@ -145,7 +145,12 @@ impl Chunks {
 
     /// Takes complete chunks off the start of `received`. Returns true at the end of the body.
     pub(crate) fn take(&mut self, received: &mut Vec<u8>) -> Result<bool, HttpError> {
-        let wrong = || HttpError::new(400, "the chunked body is malformed");
+        let wrong = || {
+            HttpError::new(
+                400,
+                "the chunked body is malformed: a chunk is its size in hexadecimal, CRLF, its bytes, CRLF",
+            )
+        };
         while !self.is_last {
             let start = match until(received, b"\n") {
                 Some(start) => start,
@@ -184,6 +189,11 @@ impl Chunks {
         }
         received.drain(..end);
         Ok(true)
+    }
+
+    /// Returns how long the body is so far.
+    pub(crate) fn len(&self) -> usize {
+        self.body.len()
     }
 
     pub(crate) fn into_body(self) -> Vec<u8> {

@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use litelease_files::{Error, SideFile};
+use litelease_sys::{Error, SideFile};
 
 use crate::error::OpenError;
 

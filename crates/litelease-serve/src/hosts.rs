@@ -12,7 +12,9 @@ pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), HttpError> 
     let wrong = || unknown(None);
     let mut hosts = head.all("host");
     let host = match (head.authority, hosts.next(), hosts.next()) {
-        (_, _, Some(_)) => return Err(HttpError::new(400, "there is more than one Host header")),
+        (_, _, Some(_)) => {
+            return Err(HttpError::new(400, "there is more than one Host header: send one"));
+        }
         (Some(authority), None, _) => authority,
         // The host in the target counts, and a Host header beside it must be the same.
         (Some(authority), Some(host), _) if authority.as_bytes() != host => return Err(wrong()),
@@ -31,7 +33,10 @@ pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), HttpError> 
         head.all("sec-fetch-site").any(|site| site == b"cross-site") && !is_visit(head);
     match head.all("origin").all(is_own) && !is_foreign {
         true => Ok(()),
-        false => Err(HttpError::new(403, "a page of another origin may not use this server")),
+        false => Err(HttpError::new(
+            403,
+            "a page of another site may not use this server: its Origin is not this server",
+        )),
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use litelease::rusqlite::types::Value;
-use litelease::{ItemPlace, Litelease, ManyItems, Scope};
+use litelease::{Litelease, Scope};
+use litelease_store::{ItemPlace, ManyItems};
 use tokio::sync::{Mutex, broadcast, oneshot, watch};
 
 use crate::access::{Caller, Which};
@@ -366,7 +367,7 @@ impl App {
                 self.ask(|reply| Job::Keep { id: id.clone(), lease, reply }).await
             }
             CallKind::Events => return events::stream(self, Target::Pool(id)).await,
-            CallKind::Look => self.look(&id).await,
+            CallKind::Look => self.look(&id, false).await,
             CallKind::Claim
             | CallKind::RenewLease
             | CallKind::Release
@@ -482,7 +483,10 @@ impl App {
     async fn register(&self, caller: Caller, id: &Id, count: i64) -> Result<Answer, HttpError> {
         let most = self.options.max_count;
         if count > most {
-            return Err(HttpError::new(400, format!("count must be at most {most}")));
+            return Err(HttpError::new(
+                400,
+                format!("count must be at most {most} (the server's --max-count)"),
+            ));
         }
         Ok(self.ask(|reply| Job::Register { caller, id: id.clone(), count, reply }).await?)
     }
@@ -501,8 +505,8 @@ impl App {
         let id = Id::Pool(litelease::pool_of_name(name).into());
         if call.kind == CallKind::SlotBorrow {
             let count = fields.count;
-            let has_count = match self.look(&id).await {
-                Ok(Answer::State(state)) => state.info.count == count,
+            let has_count = match self.look(&id, false).await {
+                Ok(Answer::Pool(info)) => info.count == count,
                 Ok(_) | Err(JobError::NoSuchPool) => false,
                 Err(error) => return Err(error.into()),
             };
@@ -547,9 +551,9 @@ impl App {
         let page = Page { names: Which::One(name), after: None, limit: 1, all: false };
         match self.ask(|reply| Job::Leases { caller: None, page, reply }).await? {
             Answer::Name { current: Some(current), .. } => {
-                Ok(busy("the name did not come free in time", &current))
+                Ok(busy("the name did not come free in time: ask again", &current))
             }
-            _ => Err(HttpError::new(409, "the name did not come free in time")),
+            _ => Err(HttpError::new(409, "the name did not come free in time: ask again")),
         }
     }
 
@@ -600,7 +604,12 @@ impl App {
             CallKind::Cancel => match (fields.item, fields.item_key) {
                 (Some(id), None) => QueueVerb::Cancel(Meant::Id(id)),
                 (None, Some(key)) => QueueVerb::Cancel(Meant::Key(key)),
-                _ => return Err(HttpError::new(400, "give the id or the key of an item")),
+                _ => {
+                    return Err(HttpError::new(
+                        400,
+                        "give the id or the key of an item, and not both",
+                    ));
+                }
             },
             _ => QueueVerb::Bury { receipt, note },
         };
@@ -615,7 +624,7 @@ impl App {
         change: ManyItems,
         key: Option<String>,
     ) -> Result<Response, HttpError> {
-        let (queue, after, count) = (queue.unwrap_or_default(), 0, 0);
+        let (queue, after, count) = (queue.unwrap_or_default(), None, 0);
         let job = |reply| Job::Many(ManyJob { caller, queue, change, after, count, key, reply });
         Ok(respond(self.ask(job).await?, &no_id(), &self.jobs))
     }
@@ -635,7 +644,7 @@ impl App {
     async fn items(&self, caller: Caller, fields: Box<Fields>) -> Result<Response, HttpError> {
         let queue: Arc<str> = fields.name.unwrap_or_default().into();
         let after = fields.after.map(|after| {
-            let refuse = || HttpError::new(400, "after must be what the page before has as next");
+            let refuse = || HttpError::new(400, "after must be the field next of the page before");
             ItemPlace::parse(&after).ok_or_else(refuse)
         });
         let (after, limit) = (after.transpose()?, fields.limit.unwrap_or(USUAL_LEASES));
@@ -753,7 +762,10 @@ impl App {
         match tokio::time::timeout(Duration::from_secs(2), asked).await {
             _ if self.is_stopping() => Err(JobError::Stopping.into()),
             Ok(answer) => Ok(respond(answer?, &no_id(), &self.jobs)),
-            Err(_) => Err(HttpError::new(503, "the database does not answer")),
+            Err(_) => Err(HttpError::new(
+                503,
+                "the database does not answer: another program may keep it locked",
+            )),
         }
     }
 
@@ -775,8 +787,8 @@ impl App {
         answer.await.unwrap_or(Err(JobError::Stopping))
     }
 
-    pub(crate) async fn look(&self, id: &Id) -> Result<Answer, JobError> {
-        self.ask(|reply| Job::Look { id: id.clone(), reply }).await
+    pub(crate) async fn look(&self, id: &Id, with_slots: bool) -> Result<Answer, JobError> {
+        self.ask(|reply| Job::Look { id: id.clone(), with_slots, reply }).await
     }
 
     /// Converts a ttl to milliseconds, rounded up and cut to the limit.
@@ -877,19 +889,16 @@ fn called_on_names(call: &'static Call, head: &Head<'_>) -> Result<Action, HttpE
 
 /// Checks the type of the body, if the call has one.
 fn check_json(call: &Call, head: &Head<'_>) -> Result<(), HttpError> {
-    if !call.fields.is_empty() && !is_json(head) {
-        return Err(HttpError::new(
-            415,
-            "the body must be JSON: send Content-Type: application/json",
-        ));
+    if call.fields.is_empty() || is_json(head) || (is_usual(head) && !is_from_browser(head)) {
+        return Ok(());
     }
-    Ok(())
+    Err(HttpError::new(415, "the body must be JSON: send Content-Type: application/json"))
 }
 
 /// Returns the names that a request asks for.
 fn which(fields: &Fields) -> Result<Which, HttpError> {
     match (&fields.name, &fields.prefix) {
-        (Some(_), Some(_)) => Err(HttpError::new(400, "give one name or a prefix, not both")),
+        (Some(_), Some(_)) => Err(HttpError::new(400, "give a name or a prefix, and not both")),
         (Some(name), None) => Ok(Which::One(name.as_str().into())),
         (None, prefix) => Ok(Which::Under(prefix.as_deref().unwrap_or_default().into())),
     }
@@ -902,14 +911,37 @@ fn pool_id(text: &str) -> Result<Id, HttpError> {
             let mut buffer = uuid::Uuid::encode_buffer();
             Ok(Id::Pool((&*id.as_hyphenated().encode_lower(&mut buffer)).into()))
         }
-        _ => Err(HttpError::new(400, "the id of a pool must be a UUID")),
+        _ => Err(HttpError::new(
+            400,
+            "the id of a pool must be a UUID, such as 4f2c8a52-7a4e-4c6b-9d1e-2f6a3b5c7d90",
+        )),
     }
 }
 
 fn is_json(head: &Head<'_>) -> bool {
-    let kind = head.one("content-type").ok().flatten().unwrap_or_default();
-    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-    kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
+    content_type(head).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json"))
+}
+
+/// Checks whether the content type is one that programs send if they are told none: no type at
+/// all, the one of curl and Python's urllib, or the one of `fetch` in Node.
+fn is_usual(head: &Head<'_>) -> bool {
+    let is = |kind: &[u8], usual: &[u8]| kind.eq_ignore_ascii_case(usual);
+    content_type(head).is_some_and(|kind| {
+        kind.is_empty() || is(kind, b"application/x-www-form-urlencoded") || is(kind, b"text/plain")
+    })
+}
+
+/// Returns the content type without its parameters, empty if there is none. `None` if there are
+/// several.
+fn content_type<'a>(head: &Head<'a>) -> Option<&'a [u8]> {
+    let kind = head.one("content-type").ok()?.unwrap_or_default();
+    kind.split(|byte| *byte == b';').next().map(<[u8]>::trim_ascii)
+}
+
+/// Checks whether a browser says where the request comes from. A page of another site can make a
+/// browser send any of the usual types without asking this server first, but not JSON.
+fn is_from_browser(head: &Head<'_>) -> bool {
+    head.all("origin").next().is_some() || head.all("sec-fetch-site").next().is_some()
 }
 
 fn key(head: &Head<'_>) -> Result<Option<String>, HttpError> {

@@ -86,14 +86,16 @@ impl Connection {
             Err(refused) => return self.refuse(refused).await,
         };
         let caller = request.caller();
-        let (longest, _body_share) = match self.longest(&request, framing, caller).await {
+        let (longest, mut body_share) = match self.longest(&request, framing, caller).await {
             Ok(longest) => longest,
             Err(refused) => {
                 request.refuse_for(refused);
                 (LONGEST, None)
             }
         };
-        let (body, is_read) = match self.body(framing, request.is_refused(), longest).await? {
+        let is_refused = request.is_refused();
+        let body = self.body(framing, is_refused, longest, caller, &mut body_share).await?;
+        let (body, is_read) = match body {
             Ok(body) => (Ok(body), true),
             Err(refused) => (Err(refused), false),
         };
@@ -136,7 +138,10 @@ impl Connection {
                 Some(filled) => filled?,
                 None if client.received.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
                 None => {
-                    let refused = HttpError::new(408, "the head of the request took too long");
+                    let refused = HttpError::new(
+                        408,
+                        "the head of the request took too long to arrive: send the request again",
+                    );
                     return Ok(Err(refused));
                 }
             }
@@ -155,8 +160,8 @@ impl Connection {
         self.share.is_some()
     }
 
-    /// Returns how long the body of a request may be, and what it takes of its client's share. A
-    /// long one is for clients with an access key.
+    /// Returns how long the body of a request may be, and what it takes of its client's share, as
+    /// far as its length is known. A long one is for clients with an access key.
     async fn longest(
         &self,
         request: &Request,
@@ -166,10 +171,10 @@ impl Connection {
         let length = match framing.length {
             Length::Known(..=LONGEST) => return Ok((LONGEST, None)),
             Length::Known(length) => length,
-            Length::Chunked => usize::MAX,
+            Length::Chunked => 0,
         };
         let longest = self.app.longest_body(request).await?;
-        let share = match longest > LONGEST {
+        let share = match longest > LONGEST && length > 0 {
             true => Some(self.app.bytes.take(caller, length.min(longest))?),
             false => None,
         };
@@ -177,12 +182,15 @@ impl Connection {
     }
 
     /// Reads the body of a request. `Err` if it was not read to its end. A client that is refused
-    /// and waits for `100 Continue` does not have to send it.
+    /// and waits for `100 Continue` does not have to send it. A chunked body takes its share once
+    /// it is long.
     async fn body(
         &mut self,
         framing: Framing,
         is_refused: bool,
         longest: usize,
+        caller: Caller,
+        body_share: &mut Option<Share>,
     ) -> io::Result<Result<Vec<u8>, HttpError>> {
         match framing.length {
             Length::Known(length) if length > longest => {
@@ -207,11 +215,21 @@ impl Connection {
                 Length::Chunked => {
                     let mut chunks = Chunks::new(longest);
                     loop {
-                        match chunks.take(&mut client.received) {
-                            Ok(true) => return Ok(Ok(chunks.into_body())),
-                            Ok(false) => client.fill().await?,
+                        let is_done = match chunks.take(&mut client.received) {
+                            Ok(is_done) => is_done,
                             Err(refused) => return Ok(Err(refused)),
+                        };
+                        let is_long = chunks.len() + client.received.len() > LONGEST;
+                        if is_long && longest > LONGEST && body_share.is_none() {
+                            match app.bytes.take(caller, longest) {
+                                Ok(share) => *body_share = Some(share),
+                                Err(refused) => return Ok(Err(refused.into())),
+                            }
                         }
+                        if is_done {
+                            return Ok(Ok(chunks.into_body()));
+                        }
+                        client.fill().await?;
                     }
                 }
             }
@@ -596,7 +614,13 @@ mod tests {
                 is_old: false,
             };
             // Not even `100 Continue` can be sent.
-            is_given_up(timeout(LONG, connection.body(framing, false, LONGEST)).await);
+            is_given_up(
+                timeout(
+                    LONG,
+                    connection.body(framing, false, LONGEST, Caller::default(), &mut None),
+                )
+                .await,
+            );
             let jobs = connection.app.jobs.clone();
             let grant = Grant::Slot { id: Id::Pool("p".into()), lease: "lease".into() };
             let unsent = Unsent { jobs, grant: Some(grant.clone()) };

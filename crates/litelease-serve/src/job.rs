@@ -13,9 +13,9 @@ use std::sync::mpsc;
 
 use litelease::rusqlite::types;
 use litelease::{
-    Borrowed, Checkpoint, LeaseInfo, LeaseRow, ManyItems, PoolInfo, Reason, Scope, SlotInfo,
-    SlotRow, StaleReason,
+    Borrowed, Checkpoint, Lease, LeaseRow, PoolInfo, Reason, Scope, SlotInfo, SlotRow, StaleReason,
 };
+use litelease_store::ManyItems;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -97,8 +97,10 @@ pub(crate) enum Job {
         lease: String,
         reply: Reply,
     },
+    /// Reads a pool, and its slots only if they are wanted: there may be many.
     Look {
         id: Id,
+        with_slots: bool,
         reply: Reply,
     },
     /// Reads leases on names.
@@ -155,7 +157,7 @@ impl Job {
             | Job::Return { id, reply, .. }
             | Job::Renew { id, reply, .. }
             | Job::Keep { id, reply, .. }
-            | Job::Look { id, reply } => Some((id, reply)),
+            | Job::Look { id, reply, .. } => Some((id, reply)),
             Job::Grant(job) => Some((job.id, job.reply)),
             Job::Queued(job) => Some((Id::Queue(job.queue.unwrap_or_default()), job.reply)),
             Job::Many(job) => Some((Id::Queue(job.queue), job.reply)),
@@ -378,13 +380,26 @@ pub(crate) struct ManyJob {
     pub(crate) caller: Caller,
     pub(crate) queue: Arc<str>,
     pub(crate) change: ManyItems,
-    /// The id after which the next slice begins.
-    pub(crate) after: i64,
+    /// The id after which the next slice begins, if one was done.
+    pub(crate) after: Option<i64>,
     /// How many items the slices before have changed.
     pub(crate) count: i64,
     /// The idempotency key.
     pub(crate) key: Option<String>,
     pub(crate) reply: Reply,
+}
+
+impl ManyJob {
+    /// Checks whether this repeats a request that is begun and not done, by its idempotency key.
+    pub(crate) fn repeats(&self, job: &Job) -> bool {
+        let Job::Many(other) = job else { return false };
+        self.after.is_none()
+            && other.after.is_some()
+            && self.key.is_some()
+            && self.key == other.key
+            && (self.caller, self.change) == (other.caller, other.change)
+            && self.queue == other.queue
+    }
 }
 
 /// The item that a client means.
@@ -424,9 +439,9 @@ pub(crate) enum Grant {
     /// A slot: it is returned.
     Slot { id: Id, lease: String },
     /// A lease on a name: it is released.
-    Name(LeaseInfo),
+    Name(Lease),
     /// A lease that its new owner has fetched: it waits to be fetched again.
-    Fetched(LeaseInfo),
+    Fetched(Lease),
     /// An item that was delivered: it is visible again since that time, and the attempt does not
     /// count.
     Item { id: Id, receipt: String, visible_at_ms: i64 },
@@ -649,15 +664,15 @@ pub(crate) struct Riders {
 /// A lease, and the time that it has left.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Timed {
-    pub(crate) lease: LeaseInfo,
+    pub(crate) lease: Lease,
     pub(crate) left_ms: i64,
     /// What was attached to it and who has asked for it, where that was read and there is any.
     pub(crate) riders: Option<Box<Riders>>,
 }
 
 impl Timed {
-    pub(crate) fn at(now_ms: i64, lease: LeaseInfo) -> Self {
-        let left_ms = lease.lease_expires_at_ms.saturating_sub(now_ms);
+    pub(crate) fn at(now_ms: i64, lease: Lease) -> Self {
+        let left_ms = lease.expires_at_ms.saturating_sub(now_ms);
         Timed { lease, left_ms, riders: None }
     }
 

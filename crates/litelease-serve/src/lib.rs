@@ -3,14 +3,10 @@
 //! One thread writes. Requests that arrive together share a durable commit, and a name or slot that
 //! is freed goes to the client that has waited longest, in the same commit. `docs/http.md` lists
 //! the calls.
-//!
-//! The feature `bench-backend` is for the benchmarks of this repository and not part of the API.
 
 mod access;
 mod answer;
-#[cfg(feature = "bench-backend")]
-#[doc(hidden)]
-pub mod bench_backend;
+mod answered_rows;
 mod body;
 mod calls;
 mod cluster_access;
@@ -19,6 +15,7 @@ mod door;
 mod error;
 mod events;
 mod file;
+mod file_access;
 mod framing;
 mod high_water;
 mod hosts;
@@ -37,6 +34,7 @@ mod queues;
 mod replica;
 mod request;
 mod secret;
+mod served_rows;
 mod server;
 mod server_lock;
 mod shares;
@@ -48,6 +46,8 @@ mod value;
 pub use access::AccessKey;
 pub use cluster_access::ClusterAccess;
 pub use error::OpenError;
+pub use file_access::FileAccess;
+pub use litelease_store::AccessRow;
 pub use local_socket::LocalSocket;
 pub use options::Options;
 pub use program::{run_replica_until_signal, run_until_signal};

@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use litelease::{AccessRow, Litelease, Scope};
+use litelease::{Litelease, Scope};
+use litelease_store::AccessRow;
 
 use crate::access::AccessKey;
 use crate::error::OpenError;
@@ -55,19 +56,6 @@ pub(crate) trait AccessKeys {
     fn find(&self, name: &str) -> Result<Option<Option<AccessRow>>, OpenError>;
     /// Stores the hash of a key in the place of one of the same name.
     fn replace(&self, name: &str, hash: &[u8], allow: &str) -> Result<(), OpenError>;
-}
-
-impl AccessKeys for Litelease {
-    fn find(&self, name: &str) -> Result<Option<Option<AccessRow>>, OpenError> {
-        let is_it = |row: &AccessRow| row.name == name;
-        Ok(self.access()?.map(|rows| rows.into_iter().find(is_it)))
-    }
-
-    fn replace(&self, name: &str, hash: &[u8], allow: &str) -> Result<(), OpenError> {
-        self.remove_access(name)?;
-        self.add_access(name, hash, allow, None)?;
-        Ok(())
-    }
 }
 
 /// Writes a key that is called `name`, like [`keep`].
@@ -153,7 +141,7 @@ mod tests {
         let keys = folder.path().join("state/access");
         let db = Litelease::open_own(folder.path().join("a.sqlite3")).unwrap();
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        let stored = || db.access().unwrap().unwrap();
+        let stored = || crate::FileAccess::new(&db).list().unwrap().unwrap();
         let first = keep(&db, &keys, at(1)).unwrap().unwrap();
         assert_eq!(first, keys.join("127.0.0.1:1"));
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
@@ -171,7 +159,7 @@ mod tests {
         assert_eq!((stored().len(), stored()[0].hash == read(&third).unwrap().hash()), (1, true));
 
         // An operator who has removed it does not get it back.
-        assert!(db.remove_access(NAME).unwrap());
+        assert!(crate::FileAccess::new(&db).remove(NAME).unwrap());
         assert_eq!(keep(&db, &keys, at(2)).unwrap(), None);
         assert!(stored().is_empty());
     }

@@ -39,11 +39,6 @@ pub struct LocalSocket {
 impl LocalSocket {
     /// Listens on a socket beside the file of the local key. Fails if other users can open the
     /// folder.
-    ///
-    /// ```
-    /// # use litelease_serve::LocalSocket;
-    /// assert!(LocalSocket::beside("missing/127.0.0.1:7070".as_ref()).is_err());
-    /// ```
     pub fn beside(key_file: &Path) -> io::Result<Self> {
         let path = beside(key_file);
         let folder = path.parent().unwrap_or(&path);

@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use litelease::rusqlite::{self, Connection, ErrorCode, ffi};
-use litelease::{AccessRow, Error, Litelease};
-use litelease_engine::Engine;
+use litelease::{Error, Litelease};
+use litelease_cluster::engine::Engine;
+use litelease_store::AccessRow;
 
 use self::encoding::{ACCESS, META, Meta, SCHEMA};
 use self::journal::Destination;
@@ -230,7 +231,7 @@ impl Mirror {
     /// and calls [`distrust`](Mirror::distrust) if anything fails.
     pub(crate) fn commit(&mut self, db: &Litelease) -> Result<(), Error> {
         // A batch writes its counts last.
-        db.count_batch()?;
+        db.with_store(|store| store.store_counts())?;
         self.check()?;
         let connection = db.conn();
         let mut rows = self.changed_schema(connection)?;
@@ -294,7 +295,7 @@ fn access_of(rows: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<AccessRow>, Error>
 }
 
 /// What a load that fails says.
-fn unloaded(error: litelease_engine::Error) -> Error {
+fn unloaded(error: litelease_cluster::engine::Error) -> Error {
     failed(&error.to_string())
 }
 

@@ -273,7 +273,11 @@ mod tests {
         fn settle(&mut self) {
             for _ in 0..1_000 {
                 let (reply, mut looked) = oneshot::channel();
-                assert!(self.jobs.send(Job::Look { id: self.id.clone(), reply }).is_ok());
+                assert!(
+                    self.jobs
+                        .send(Job::Look { id: self.id.clone(), with_slots: true, reply })
+                        .is_ok()
+                );
                 let state = loop {
                     self.deliver();
                     match looked.try_recv() {

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use litelease::rusqlite::{Connection, OpenFlags};
-use litelease::{Error, ItemInfo, ItemPlace, Litelease, QueueInfo};
+use litelease::{Error, ItemInfo, Litelease, QueueInfo};
+use litelease_store::{ItemPlace, Store, When};
 use serde_json::{Value, json};
 
 use crate::access::Which;
@@ -31,7 +32,9 @@ pub(crate) fn count(
 ) -> Result<Value, Error> {
     let found = match names {
         Which::One(queue) => db.queue(queue).at(now_ms).info()?.into_iter().collect(),
-        Which::Under(prefix) => db.at(now_ms).queues_under(prefix, after, limit)?,
+        Which::Under(prefix) => {
+            db.with_store(|store| store.queues_under(prefix, after, limit, When::At(now_ms)))?
+        }
     };
     let next = found.last().filter(|_| found.len() >= limit).map(|last| last.queue.clone());
     let next = next.filter(|_| matches!(names, Which::Under(_)));
@@ -46,7 +49,8 @@ pub(crate) fn list(
     limit: usize,
     now_ms: i64,
 ) -> Result<Value, Error> {
-    let (items, next) = db.queue(queue).at(now_ms).items_page(after, limit)?;
+    let page = |store: &Store| store.items_page(queue, after, limit, When::At(now_ms));
+    let (items, next) = db.with_store(page)?;
     let items: Vec<Value> = items.iter().map(|info| item(info, now_ms)).collect();
     Ok(json!({ "items": items, "next": next.map(|next| next.to_string()) }))
 }

@@ -11,10 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use litelease::Error;
-use litelease_cluster::{
-    ClaimResult, Cluster, Host, LeaseInfo, RenewResult, System, TransferResult,
-};
-use litelease_keeper::{Clock, SystemClock};
+use litelease_cluster::{ClaimResult, Cluster, Host, Lease, RenewResult, System, TransferResult};
+use litelease_hold::{Clock, SystemClock, Window};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -67,14 +65,6 @@ impl Replica {
     /// Makes a server that other replicas reach at `advertise`, an address with a port.
     ///
     /// Makes what the engine needs before the first row, such as tables.
-    ///
-    /// ```
-    /// # use litelease_cluster::{Cluster, MemoryEngine};
-    /// # use litelease_serve::{Options, Replica};
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let replica = Replica::new(cluster, "db1.example:7070", Options::default())?;
-    /// # Ok::<(), litelease_serve::OpenError>(())
-    /// ```
     pub fn new(cluster: Cluster, advertise: &str, options: Options) -> Result<Self, OpenError> {
         cluster.bootstrap().map_err(OpenError::Cluster)?;
         Ok(Replica { cluster, advertise: advertise.into(), options, ttl: TTL })
@@ -82,16 +72,6 @@ impl Replica {
 
     /// Sets how long the writer's lease is: 5 s. After a crash of the writer, no request is
     /// answered for about that long.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::{Cluster, MemoryEngine};
-    /// # use litelease_serve::{Options, Replica};
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let replica = Replica::new(cluster, "10.0.0.7:7070", Options::default())?;
-    /// let replica = replica.with_ttl(Duration::from_secs(10));
-    /// # Ok::<(), litelease_serve::OpenError>(())
-    /// ```
     pub fn with_ttl(self, ttl: Duration) -> Self {
         Replica { ttl, ..self }
     }
@@ -125,15 +105,6 @@ impl Replica {
     }
 
     /// Returns the access keys of the service on this engine.
-    ///
-    /// ```
-    /// # use litelease_cluster::{Cluster, MemoryEngine};
-    /// # use litelease_serve::{Options, Replica};
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// # let replica = Replica::new(cluster, "10.0.0.7:7070", Options::default())?;
-    /// assert_eq!(replica.access().list()?, []);
-    /// # Ok::<(), litelease_serve::OpenError>(())
-    /// ```
     pub fn access(&self) -> ClusterAccess {
         ClusterAccess::of(self.cluster.clone())
     }
@@ -356,7 +327,7 @@ impl Candidate {
     }
 
     /// Passes connections on to the server that has the lease.
-    fn follow(&self, current: &LeaseInfo) {
+    fn follow(&self, current: &Lease) {
         let writer = current.owner.split(' ').next().unwrap_or_default();
         self.tell(match writer {
             // The lease of a process before this one: it ends soon.
@@ -380,14 +351,14 @@ impl Candidate {
     }
 
     /// Keeps the lease until it is lost, given up, or this server stops.
-    fn write(&self, lease: &LeaseInfo, since: Duration) {
+    fn write(&self, lease: &Lease, since: Duration) {
         let held = Arc::new(Held::new(self, lease, since));
         let (mut known, mut renewed) = (self.look(), since);
         self.tell(Role::Writing(Arc::clone(&held)));
         while held.is_trusted() && !self.stop.is_set() {
             self.stop.wait(LOOK_AGAIN.min(self.ttl / 5));
             if SystemClock.now().saturating_sub(renewed) >= self.ttl / 4 {
-                let renewal = self.cluster.renew_since(&held.lease(), self.ttl);
+                let renewal = self.cluster.renew_since(&*held.lease(), self.ttl);
                 match renewal {
                     Ok((RenewResult::Renewed(_), since)) => {
                         held.trust(since);
@@ -441,7 +412,7 @@ struct Twin {
 
 impl Twin {
     /// Checks whether there is one, and was not told yet.
-    fn is_found(&mut self, current: &LeaseInfo, me: &Candidate, now: Duration) -> bool {
+    fn is_found(&mut self, current: &Lease, me: &Candidate, now: Duration) -> bool {
         if self.owner != current.owner {
             *self = Twin { owner: current.owner.clone(), since: now, was_told: false };
         }
@@ -466,7 +437,7 @@ struct Look {
 struct Held {
     cluster: Cluster,
     /// Locked by whoever renews it or takes a new token.
-    lease: Mutex<LeaseInfo>,
+    lease: Mutex<Lease>,
     token: AtomicI64,
     ttl: Duration,
     /// Until when it can be trusted, in milliseconds on the clock that counts suspend. 0 if it is
@@ -478,7 +449,7 @@ struct Held {
 }
 
 impl Held {
-    fn new(candidate: &Candidate, lease: &LeaseInfo, since: Duration) -> Self {
+    fn new(candidate: &Candidate, lease: &Lease, since: Duration) -> Self {
         let held = Held {
             cluster: candidate.cluster.clone(),
             lease: Mutex::new(lease.clone()),
@@ -492,14 +463,13 @@ impl Held {
         held
     }
 
-    fn lease(&self) -> MutexGuard<'_, LeaseInfo> {
+    fn lease(&self) -> MutexGuard<'_, Lease> {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts trust from a moment before the request that renewed it. A tenth of the ttl is left
-    /// for clocks that run at different rates.
+    /// Counts trust from a moment before the request that renewed it, like every hold.
     fn trust(&self, since: Duration) {
-        let until_ms = in_ms(since + self.ttl - self.ttl / 10);
+        let until_ms = in_ms(Window::new(self.ttl).map_or(since, |window| window.end(since)));
         let later = |now_ms| (now_ms != 0).then_some(until_ms);
         // One that has ended stays so.
         let _ = self.until_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
@@ -530,7 +500,7 @@ impl Tenure for Held {
 
     fn fence(&self) -> Result<(), Error> {
         let mut lease = self.lease();
-        match self.cluster.transfer(&lease, &lease.owner, self.ttl) {
+        match self.cluster.transfer(&*lease, &lease.owner, self.ttl) {
             Ok(TransferResult::Transferred(next)) => {
                 self.token.store(next.token, Ordering::Release);
                 *lease = next;
@@ -639,6 +609,18 @@ mod tests {
         assert!(matches!(Role::Writing(Arc::clone(&held)).if_trusted(), Role::Waiting));
         held.trust(SystemClock.now());
         assert!(!held.is_trusted());
+    }
+
+    /// A short ttl left a writer less than the 50 ms that every other holder keeps for its clock.
+    #[test]
+    fn a_writer_keeps_as_much_of_a_short_ttl_for_its_clock_as_any_holder() {
+        let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_millis(300));
+        let lease = cluster.claim(WRITER_LEASE, "a", ttl).unwrap().acquired().unwrap();
+        let (roles, _) = watch::channel(Role::Waiting);
+        let (owner, advertise, stop) = ("a".into(), "a".into(), Arc::default());
+        let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop };
+        let held = Held::new(&candidate, &lease, SystemClock.now());
+        assert!(held.left() <= Duration::from_millis(251), "{:?}", held.left());
     }
 
     #[test]

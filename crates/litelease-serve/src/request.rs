@@ -1,4 +1,4 @@
-//! The head of a request, the same for both versions of HTTP.
+//! The head of a request.
 
 use httparse::Header;
 

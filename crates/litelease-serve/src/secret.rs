@@ -6,11 +6,11 @@
 
 use std::fmt::Write;
 
-use litelease::Secret;
 use ring::digest::{Context, SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::access::Caller;
+use crate::served_rows::Secret;
 
 /// How many random bytes a secret is made from.
 const RANDOM_BYTES: usize = 16;

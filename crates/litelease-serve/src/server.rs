@@ -57,14 +57,6 @@ impl Service {
     /// The file is locked against other servers until the service is dropped or its process ends.
     /// A second server gets [`OpenError::Served`].
     ///
-    /// ```
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("pools.sqlite3");
-    /// # use litelease_serve::{Options, Service};
-    /// let service = Service::open(&path, Options::default())?;
-    /// # Ok::<(), litelease_serve::OpenError>(())
-    /// ```
-    ///
     /// A file that lacks tokens which were granted from it, by the file `.mark` beside it, was
     /// restored from a backup and is refused: see [`open_restored`](Service::open_restored).
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
@@ -75,14 +67,6 @@ impl Service {
 
     /// Opens a file that was restored from a backup. Ends every lease in it, and lets tokens go on
     /// far above all that were granted since. Needed once.
-    ///
-    /// ```
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("pools.sqlite3");
-    /// # use litelease_serve::{Options, Service};
-    /// let service = Service::open_restored(&path, Options::default())?;
-    /// # Ok::<(), litelease_serve::OpenError>(())
-    /// ```
     pub fn open_restored(path: &Path, options: Options) -> Result<Self, OpenError> {
         let opened = file::open(path)?;
         match opened.mark.token().max(opened.mark.name().token) {

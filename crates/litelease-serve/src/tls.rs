@@ -53,12 +53,6 @@ impl Tls {
     /// Reads a certificate with its chain and its key, both as PEM. A connection that is accepted
     /// later uses what the files contain then; while they do not fit together, it uses what was
     /// read last.
-    ///
-    /// ```
-    /// # use litelease_serve::Tls;
-    /// let missing = Tls::load("missing.pem".as_ref(), "missing.key".as_ref());
-    /// assert!(missing.is_err());
-    /// ```
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, OpenError> {
         let stamps = stamps(certificate, key);
         let acceptor = read(certificate, key)?;

@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use litelease::rusqlite::types::Value;
+use litelease_store::Value as Stored;
 use serde_json::{Value as Json, json};
 
 /// Writes a value as JSON: bytes as `{"base64":…}`, everything else as it is.
@@ -13,6 +14,17 @@ pub(crate) fn to_json(value: &Value) -> Json {
         Value::Real(number) => json!(number),
         Value::Text(text) => json!(text),
         Value::Blob(bytes) => json!({ "base64": encode(bytes) }),
+    }
+}
+
+/// Copies a value out of a row.
+pub(crate) fn owned(value: Stored<'_>) -> Value {
+    match value {
+        Stored::Null => Value::Null,
+        Stored::Integer(number) => Value::Integer(number),
+        Stored::Real(number) => Value::Real(number),
+        Stored::Text(text) => Value::Text(text.into()),
+        Stored::Blob(bytes) => Value::Blob(bytes.into()),
     }
 }
 

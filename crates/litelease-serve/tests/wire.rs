@@ -140,7 +140,7 @@ fn every_way_to_put_a_request_is_answered_as_it_must_be() {
         "{put}Transfer-Encoding: chunked\r\n\r\n5\r\n{{\"cou\r\n6;x=y\r\nnt\":2}}\r\n0\r\nX: y\r\n\r\n"
     );
     let expects = format!("{put}Content-Length: 11\r\nExpect: 100-continue\r\n\r\n");
-    let text = put.replace("application/json", "text/plain");
+    let text = put.replace("application/json", "text/html");
     let refused = format!("{text}Content-Length: 11\r\nExpect: 100-continue\r\n\r\n");
     let short = format!("{put}Content-Length: 11\r\n\r\n{{\"cou");
     let both = format!("{put}Content-Length: 11\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");

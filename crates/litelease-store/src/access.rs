@@ -78,7 +78,7 @@ impl Store {
     /// Lists all keys, in the order of their names. `None` if there was never one.
     pub fn access(&self) -> Result<Option<Vec<AccessRow>>, Error> {
         self.with_context("list access keys", None, || {
-            self.settle_debts()?;
+            self.settle()?;
             if !is_there(self.connection, &ACCESS)? {
                 return Ok(None);
             }

@@ -1,6 +1,7 @@
 //! Which boot of the machine this is. Grants that a power cut can take are lost between two boots,
 //! never within one.
 
+#[cfg(planted)]
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -16,6 +17,7 @@ pub enum Boot {
     Unknown(i64),
 }
 
+#[cfg(planted)]
 thread_local! {
     static PRETENDED: Cell<Option<Boot>> = const { Cell::new(None) };
 }
@@ -27,7 +29,11 @@ impl Boot {
     /// The present boot.
     pub fn present() -> Boot {
         static PRESENT: OnceLock<Boot> = OnceLock::new();
-        PRETENDED.get().unwrap_or_else(|| *PRESENT.get_or_init(find))
+        #[cfg(planted)]
+        if let Some(boot) = PRETENDED.get() {
+            return boot;
+        }
+        *PRESENT.get_or_init(find)
     }
 
     /// The number, which a file keeps.
@@ -64,8 +70,8 @@ impl Boot {
 }
 
 /// Makes the handles that this thread opens from now on take the present boot for another one, or
-/// for the real one again. For tests: nobody can switch the machine off in one.
-#[doc(hidden)]
+/// for the real one again. For proofs, which cannot switch the machine off.
+#[cfg(planted)]
 pub fn pretend(boot: Option<Boot>) {
     PRETENDED.set(boot);
 }

@@ -1,6 +1,6 @@
 //! Changes a row: the rule decides inside the statement that stores what it says.
 
-use litelease_core::{Epoch, LeaseInfo, Row, Step};
+use litelease_core::{Epoch, Lease, Row, Step};
 
 use crate::error::Undecided;
 use crate::grant::{Attempt, check_arrival};
@@ -72,8 +72,8 @@ impl Store {
         if let Some(state) = step.write
             && let Some(tenure) = state.tenure()
         {
-            let (owner, lease_expires_at_ms) = (tenure.owner, tenure.expires_at_ms);
-            let lease = LeaseInfo { name, owner, token: state.token(), lease_expires_at_ms };
+            let (owner, expires_at_ms) = (tenure.owner, tenure.expires_at_ms);
+            let lease = Lease { name, owner, token: state.token(), expires_at_ms };
             check_arrival(when, lease)?;
         }
         Ok(step.answer)
@@ -189,6 +189,11 @@ impl Store {
                 return Ok(RuleOutcome::Attempted(Attempt::Decided(step)));
             }
             let changed = self.connection.changes();
+            if ended.is_err() && changed != 0 && boundary != Boundary::Own {
+                // A progress handler can stop a statement after its last change. In the caller's
+                // transaction that change would be committed, although the verb failed.
+                let _ = self.undo();
+            }
             ended.map_err(|failure| {
                 // The statement was a transaction of its own, so this may have been its commit. If
                 // it counts a change, the error even came after the commit, from a hook.

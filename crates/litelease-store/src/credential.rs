@@ -64,7 +64,7 @@ impl Store {
         when: When,
     ) -> Result<CredentialResult, Error> {
         self.with_context("issue a credential for", Some(name), || {
-            self.settle_debts()?;
+            self.settle()?;
             self.look(name, |row| {
                 Ok(rule::credential(row, who, ttl_ms, most_ms, when.now_ms()).into_owned())
             })

@@ -114,7 +114,7 @@ impl Store {
 
     /// Stores the epoch that is needed before `token` may be granted.
     pub(crate) fn record_epoch(&self, boundary: Boundary, token: i64) -> Result<(), Error> {
-        self.durably(boundary, |context| self.record_needed(context, token))
+        self.recorded(boundary, |context| self.record_needed(context, token))
     }
 
     /// The same in a transaction that is open.
@@ -133,7 +133,7 @@ impl Store {
     /// either.
     pub(crate) fn record_boot(&self) -> Result<(), Error> {
         if recording(self.epoch_record()?, self.commit_context(Boundary::Own)?)?.is_some() {
-            match self.durably(Boundary::Own, |context| self.keep_recording(context)) {
+            match self.recorded(Boundary::Own, |context| self.keep_recording(context)) {
                 Err(error) if self.is_for_reading(&error) => return Ok(()),
                 done => done?,
             }
@@ -264,7 +264,11 @@ impl Store {
         self.keep(retired.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?)
     }
 
-    /// The epoch of the file.
+    /// Returns the floor of the file: every token that is granted from now on is larger.
+    pub fn token_floor(&self) -> Result<i64, Error> {
+        self.with_context("look at the floor", None, || Ok(self.epoch_record()?.floor))
+    }
+
     pub(crate) fn epoch_record(&self) -> Result<Epoch, Error> {
         if !self.epoch_state.has_epoch.get() {
             return Ok(Epoch::default());
@@ -295,9 +299,28 @@ impl Store {
         boundary: Boundary,
         work: impl FnOnce(CommitContext) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        // That the epoch is not confirmed is no error of what is committed: the next grant does it.
+        self.commit_and_confirm(boundary, work).map(|(done, _)| done)
+    }
+
+    /// The same for what only records the boot, and must therefore be confirmed.
+    pub(crate) fn recorded(
+        &self,
+        boundary: Boundary,
+        work: impl FnOnce(CommitContext) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.commit_and_confirm(boundary, work)?.1
+    }
+
+    /// Answers what came of the work, and whether its epoch is confirmed.
+    fn commit_and_confirm<T>(
+        &self,
+        boundary: Boundary,
+        work: impl FnOnce(CommitContext) -> Result<T, Error>,
+    ) -> Result<(T, Result<(), Error>), Error> {
         let context = self.commit_context(boundary)?;
         if !context.is_own {
-            return self.within(boundary, || work(context));
+            return self.within(boundary, || work(context)).map(|done| (done, Ok(())));
         }
         self.epoch_state.unconfirmed.set(Unconfirmed::Nothing);
         let done = match context.may_lose_commits {
@@ -305,10 +328,11 @@ impl Store {
             false => self.within(boundary, || work(context)),
         };
         let unconfirmed = self.epoch_state.unconfirmed.replace(Unconfirmed::No);
-        if let (Ok(_), Unconfirmed::Epoch(epoch)) = (&done, unconfirmed) {
-            self.confirm(epoch)?;
-        }
-        done
+        let confirmed = match unconfirmed {
+            Unconfirmed::Epoch(epoch) if done.is_ok() => self.confirm(epoch),
+            _ => Ok(()),
+        };
+        done.map(|done| (done, confirmed))
     }
 
     /// Says that an epoch is sure, once the commit that made it has been synced.
@@ -326,7 +350,10 @@ impl Store {
         level: i64,
         work: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.transaction_state.raised_from.set(Some(self.connection.synchronous()?));
+        let raised_from = &self.transaction_state.raised_from;
+        if raised_from.get().is_none() {
+            raised_from.set(Some(self.connection.synchronous()?));
+        }
         let done = match self.connection.set_synchronous(level) {
             Ok(()) => work(),
             Err(failure) => Err(Error::Sqlite(failure)),
@@ -337,14 +364,14 @@ impl Store {
 
     /// Gives the caller their `synchronous` back.
     ///
-    /// While a statement of the caller's that called us is interrupted, SQLite does nothing more,
-    /// not even a rollback. Then this is still owed, and made up for at the next call or when the
-    /// handle is given up.
+    /// After a rollback that has changed the schema, SQLite must read that again first, and does
+    /// not while it is interrupted. Then the next call of this store tries again.
     pub(crate) fn put_back_synchronous(&self) {
-        if let Some(level) = self.transaction_state.raised_from.take()
-            && self.connection.set_synchronous(level).is_err()
+        let raised_from = &self.transaction_state.raised_from;
+        if let Some(level) = raised_from.get()
+            && self.connection.set_synchronous(level).is_ok()
         {
-            self.connection.change_debts(|debts| debts.synchronous = Some(level));
+            raised_from.set(None);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use litelease_core::{LeaseInfo, MAX_ATTEMPTS, MAX_COUNT, Refusal, StaleReason};
+use litelease_core::{Lease, MAX_ATTEMPTS, MAX_COUNT, Refusal, StaleReason};
 
 use crate::code;
 
@@ -140,7 +140,7 @@ pub enum Error<E = Failure> {
     /// The stored row of this name breaks what every writer promises. It is never repaired or used.
     InvalidLeaseRow(String),
     /// The lease was stored, and was over before it could be returned. It is not the caller's.
-    ExpiredOnArrival(LeaseInfo),
+    ExpiredOnArrival(Lease),
     /// Storing failed in a way that leaves open whether the change was stored. It is not a grant.
     /// `inspect` tells what is there now; a live row is the caller's grant only if its owner text
     /// was made for this one attempt.
@@ -163,6 +163,14 @@ pub enum Error<E = Failure> {
     },
     /// SQLite's own error, with its extended code: BUSY, LOCKED, READONLY, FULL and so on.
     Sqlite(E),
+    /// An error of a hold, a wait or a worker, on its way through a function that also calls verbs.
+    /// `HoldError::from` gives its case back.
+    Hold {
+        /// The name of its case.
+        kind: &'static str,
+        /// The error.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 /// What [`Error::LargestTokenNeeded`] says, in every language.
@@ -215,6 +223,7 @@ impl<E> Error<E> {
             Error::NotInTransaction => "NotInTransaction",
             Error::UnexpectedChange { .. } => "UnexpectedChange",
             Error::Sqlite(_) => "Sqlite",
+            Error::Hold { kind, .. } => kind,
         }
     }
 
@@ -258,6 +267,7 @@ impl<E> Error<E> {
                 Error::UnexpectedChange { what, expected, changed }
             }
             Error::Sqlite(failure) => Error::Sqlite(form(failure)),
+            Error::Hold { kind, error } => Error::Hold { kind, error },
         }
     }
 }
@@ -449,6 +459,7 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                  Litelease's tables"
             ),
             Error::Sqlite(failure) => failure.fmt(f),
+            Error::Hold { error, .. } => error.fmt(f),
         }
     }
 }
@@ -459,6 +470,7 @@ impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
             Error::CommitUnknown(failure) => Some(failure),
             // Its text is already the whole text of this error.
             Error::Sqlite(failure) => failure.source(),
+            Error::Hold { error, .. } => error.source(),
             _ => None,
         }
     }

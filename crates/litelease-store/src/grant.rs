@@ -1,7 +1,7 @@
 //! The common part of grants of names and of slots: the epoch that must cover their token, and the
 //! check that they have not expired by the time they are stored.
 
-use litelease_core::{Epoch, LeaseInfo};
+use litelease_core::{Epoch, Lease};
 
 use crate::schema::damaged_meta;
 use crate::transaction::Boundary;
@@ -56,9 +56,9 @@ impl Store {
 ///
 /// A time that the caller has given stands still, so there is nothing to check.
 #[inline]
-pub(crate) fn check_arrival(when: When, lease: LeaseInfo<&str>) -> Result<(), Error> {
+pub(crate) fn check_arrival(when: When, lease: Lease<&str>) -> Result<(), Error> {
     match when {
-        When::Now if when.now_ms() >= lease.lease_expires_at_ms => {
+        When::Now if when.now_ms() >= lease.expires_at_ms => {
             Err(Error::ExpiredOnArrival(lease.into_owned()))
         }
         _ => Ok(()),

@@ -156,9 +156,9 @@ impl HostedStore {
     }
 
     /// Checks whether the host still has a transaction of ours open, or another `synchronous` than
-    /// before, because undoing that was refused. The next verb tries again.
+    /// before, because it has refused to undo that. The next verb tries again.
     pub fn owes(&self) -> bool {
-        self.store.connection.debts() != crate::debts::Debts::default()
+        !self.store.is_settled()
     }
 
     /// The path of the main database; empty for one in memory.
@@ -247,7 +247,9 @@ impl Hosted {
         match sql.split([' ', ';']).next() {
             Some("INSERT" | "UPDATE" | "DELETE") => self.changes.set(self.host.changes()),
             Some("BEGIN") if sql == BEGIN => self.is_unchanged.set(ran.is_ok()),
-            Some("CREATE" | "DROP" | "COMMIT" | "ROLLBACK") => self.is_unchanged.set(false),
+            Some("CREATE" | "DROP" | "COMMIT" | "ROLLBACK" | "VACUUM") => {
+                self.is_unchanged.set(false)
+            }
             _ => {}
         }
         ran
@@ -329,6 +331,7 @@ static HOSTED: Api = Api {
     extended_errcode,
     finalize,
     get_autocommit,
+    interrupt: unused!(),
     last_insert_rowid,
     malloc: unused!(),
     prepare_v3,

@@ -5,7 +5,6 @@
 //! host's SQLite of a loadable extension. Most programs want the `litelease` crate.
 
 mod access;
-mod answered;
 mod batch;
 #[doc(hidden)]
 pub mod boot;
@@ -15,7 +14,6 @@ mod checkpoint;
 mod clock;
 mod closing;
 mod credential;
-mod debts;
 mod definition;
 mod epoch;
 mod error;
@@ -40,7 +38,7 @@ mod request;
 mod retire;
 mod rule_fn;
 mod schema;
-mod served;
+mod service_tables;
 mod session;
 mod shard;
 mod side_tables;
@@ -65,8 +63,8 @@ pub use error::{Error, Failure};
 pub use foreign_locks::ForeignLock;
 pub use guard::GuardInfo;
 pub use hosted::{Host, HostedStore, OwnedValue, Rows};
-pub use list::{LeaseRow, LeaseWalk};
-pub use litelease_core::Guard;
+pub use list::LeaseWalk;
+pub use litelease_core::{Guard, Row};
 #[doc(hidden)]
 pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
@@ -75,14 +73,14 @@ pub use queue::{
 };
 pub use read::Reader;
 pub use retire::{LeftBehind, RetireResult, Retirement};
-#[doc(hidden)]
-pub use served::{Secret, ServedRow};
+pub use schema::Table;
+pub use service_tables::{ANSWERED, SERVED, ServiceStatement};
 pub use session::{Beat, SessionGrants, SessionOver, is_passing};
 pub use shard::{AssignedShard, ShardGroup, ShardSnapshot};
 pub use side_tables::SideTableInfo;
 pub use sqlite::{
-    Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
-    destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
+    Api, Caller, Connection, Destructor, Run, SqlFunction, SqlLast, Statement, Value, c_string,
+    code, destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;
 pub use verbs::{Arguments, Misuse, VERBS, Verb, verb};

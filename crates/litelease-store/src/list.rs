@@ -1,6 +1,6 @@
 //! Lists rows, in the order of their names.
 
-use litelease_core::Row;
+use litelease_core::{LeaseRow, Row};
 
 use crate::side_tables::Side;
 use crate::sqlite::{Statement, Value};
@@ -21,17 +21,6 @@ ON side.name = lease.name AND side.token = lease.token
 WHERE lease.name >= ?1 AND lease.name <= ?2
 AND lease.rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY lease.name";
 
-/// A row with text of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseRow {
-    /// The name.
-    pub name: String,
-    /// The owner and its expiry, unless it was released.
-    pub tenure: Option<(String, i64)>,
-    /// The newest token.
-    pub token: i64,
-}
-
 /// Walks along rows in one snapshot, without collecting them.
 pub struct LeaseWalk {
     statement: Statement,
@@ -45,7 +34,7 @@ impl Store {
             let mut walk = self.walk(None, None)?;
             let mut list = Vec::new();
             while let Some((row, _)) = walk.next()? {
-                list.push(LeaseRow::of(row));
+                list.push(LeaseRow::from(row));
             }
             Ok(list)
         })
@@ -86,7 +75,7 @@ impl Store {
 
     /// Walks along the rows from one name to another, both included, in the order of their names.
     pub fn walk(&self, from: Option<&str>, to: Option<&str>) -> Result<LeaseWalk, Error> {
-        self.settle_debts()?;
+        self.settle()?;
         self.verify()?;
         let has_values = self.has(Side::Values)?;
         let sql = if has_values { LIST_WITH_VALUES } else { LIST };
@@ -112,31 +101,5 @@ impl LeaseWalk {
         let value = if self.has_values { self.statement.column(4) } else { None };
         let row = stored_row(name, stored_state([owner, token, expiry]))?;
         Ok(Some((row, value.unwrap_or(Value::Null))))
-    }
-}
-
-impl LeaseRow {
-    /// The same row with text of its own.
-    pub fn of(row: Row<'_>) -> Self {
-        let tenure = row.state().and_then(|state| state.tenure());
-        LeaseRow {
-            name: row.name().into(),
-            tenure: tenure.map(|tenure| (tenure.owner.into(), tenure.expires_at_ms)),
-            token: row.token().unwrap_or(0),
-        }
-    }
-
-    /// How the name stands at a Unix time in milliseconds.
-    pub fn status(&self, now_ms: i64) -> Option<litelease_core::Status> {
-        self.row().status(now_ms)
-    }
-
-    /// The row as the rule sees it.
-    pub fn row(&self) -> Row<'_> {
-        let (owner, expiry) = match &self.tenure {
-            Some((owner, expiry)) => (Some(owner.as_str()), Some(*expiry)),
-            None => (None, None),
-        };
-        Row::new(&self.name, litelease_core::State::stored(self.token, owner, expiry))
     }
 }

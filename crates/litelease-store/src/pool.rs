@@ -1,7 +1,7 @@
 //! Pools of numbered slots: the verbs, each as what the rule is asked.
 
 use litelease_core::{
-    LeaseInfo, MAX_COUNT, MAX_TEXT, PoolInfo, Refusal, SlotInfo, Term, borrow_slot, renew_slot,
+    Lease, MAX_COUNT, MAX_TEXT, PoolInfo, Refusal, SlotInfo, Term, borrow_slot, renew_slot,
     slot_term,
 };
 
@@ -299,6 +299,6 @@ fn check_text(what: &'static str, text: Option<&str>, least: usize) -> Result<()
 
 fn check_slot_arrival(when: When, slot: SlotInfo) -> Result<(), Error> {
     let SlotInfo { token, expires_at_ms, .. } = slot;
-    let lease = LeaseInfo { name: A_SLOT, owner: "", token, lease_expires_at_ms: expires_at_ms };
+    let lease = Lease { name: A_SLOT, owner: "", token, expires_at_ms };
     check_arrival(when, lease)
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use litelease_core::{
-    self as rule, AckResult, CancelResult, Delay, Item, ItemState, LeaseInfo, MAX_ATTEMPTS,
-    MAX_NOTE, MAX_TEXT, Receipt, Refusal, StaleReason, Term,
+    self as rule, AckResult, CancelResult, Delay, Item, ItemState, Lease, MAX_ATTEMPTS, MAX_NOTE,
+    MAX_TEXT, Receipt, Refusal, StaleReason, Term,
 };
 
 use crate::grant::{Attempt, check_arrival};
@@ -375,7 +375,7 @@ impl Store {
         keep: impl FnMut(Value<'_>) -> B,
     ) -> Result<Option<Delivered<B>>, Error> {
         self.with_context("look at a delivery", None, || {
-            self.settle_debts()?;
+            self.settle()?;
             let (AckResult::Acknowledged, Some(row)) = self.judge(receipt)? else {
                 return Ok(None);
             };
@@ -394,7 +394,7 @@ impl Store {
     /// Answers what an acknowledgement would answer, and changes nothing. Needs no write lock.
     pub fn check_receipt(&self, receipt: &str) -> Result<AckResult, Error> {
         self.with_context("look at a delivery", None, || {
-            self.settle_debts()?;
+            self.settle()?;
             Ok(self.judge(receipt)?.0)
         })
     }
@@ -648,7 +648,7 @@ impl Store {
         when: When,
     ) -> Result<(Vec<ItemInfo>, Option<ItemPlace>), Error> {
         self.with_context("list the items of", Some(queue), || {
-            self.settle_debts()?;
+            self.settle()?;
             let (mut items, now_ms) = (Vec::new(), when.now_ms());
             let Some(row) = self.find_queue(queue)? else { return Ok((items, None)) };
             let mut place = Some(after.unwrap_or(ItemPlace::START));
@@ -689,7 +689,7 @@ impl Store {
 
     /// Walks along the items of a queue.
     pub(crate) fn walk_queue(&self, queue: &str) -> Result<ItemWalk, Error> {
-        self.settle_debts()?;
+        self.settle()?;
         match self.find_queue(queue)? {
             Some(row) => self.walk_items(row.number),
             None => Ok(ItemWalk::empty()),
@@ -711,7 +711,7 @@ impl Store {
         when: When,
     ) -> Result<Vec<QueueInfo>, Error> {
         self.with_context("list the queues", None, || {
-            self.settle_debts()?;
+            self.settle()?;
             let now_ms = when.now_ms();
             let names = self.queue_names()?.into_iter().filter(|(_, name, _)| {
                 name.starts_with(prefix) && after.is_none_or(|after| name.as_str() > after)
@@ -739,7 +739,7 @@ impl Store {
     /// How one queue stands, if there is such a queue.
     pub fn queue_info(&self, queue: &str, when: When) -> Result<Option<QueueInfo>, Error> {
         self.with_context("look at the queue", Some(queue), || {
-            self.settle_debts()?;
+            self.settle()?;
             let Some(row) = self.find_queue(queue)? else { return Ok(None) };
             self.counted(row.number, queue.into(), row.max_attempts, when.now_ms()).map(Some)
         })
@@ -749,7 +749,7 @@ impl Store {
     /// no write lock.
     pub fn next_visible(&self, queue: &str) -> Result<Option<i64>, Error> {
         self.with_context("look at the queue", Some(queue), || {
-            self.settle_debts()?;
+            self.settle()?;
             match self.find_queue(queue)? {
                 Some(row) => self.first_visible(row.number),
                 None => Ok(None),
@@ -1044,5 +1044,5 @@ fn check_text(
 }
 
 fn check_delivery(when: When, name: &str, token: i64, deadline_ms: i64) -> Result<(), Error> {
-    check_arrival(when, LeaseInfo { name, owner: "", token, lease_expires_at_ms: deadline_ms })
+    check_arrival(when, Lease { name, owner: "", token, expires_at_ms: deadline_ms })
 }

@@ -3,7 +3,7 @@
 //! The rules live in `litelease-core`. A reader is a row of its own, so a plain claim or renewal
 //! costs what it did.
 
-use litelease_core::{self as rule, LeaseInfo, MAX_READ_TTL_MS, read_term};
+use litelease_core::{self as rule, Lease, MAX_READ_TTL_MS, read_term};
 
 use crate::grant::check_arrival;
 use crate::schema::{Table, create, is_there};
@@ -98,8 +98,8 @@ impl Store {
                 Ok(granted)
             })?;
             let Some(read) = granted else { return Ok(None) };
-            let rule::Read { version: token, expires_at_ms: lease_expires_at_ms } = read;
-            check_arrival(when, LeaseInfo { name, owner: reader, token, lease_expires_at_ms })?;
+            let rule::Read { version: token, expires_at_ms } = read;
+            check_arrival(when, Lease { name, owner: reader, token, expires_at_ms })?;
             Ok(Some(read.version))
         })
     }

@@ -2,7 +2,7 @@
 //! grant.
 
 use litelease_core::{
-    self as rule, Claimant, LeaseInfo, RenewResult, Request, RequestResult, TakenOver, Term,
+    self as rule, Claimant, Lease, RenewResult, Request, RequestResult, TakenOver, Term,
     TransferResult,
 };
 
@@ -114,7 +114,7 @@ impl Store {
         keep: impl Fn(&str, Request) -> T,
     ) -> Result<Option<T>, Error> {
         self.with_context("read the request for", Some(name), || {
-            self.settle_debts()?;
+            self.settle()?;
             let open = self.open_request(name, when.now_ms())?;
             Ok(open.map(|(requester, request)| keep(&requester, request)))
         })
@@ -125,10 +125,10 @@ impl Store {
         &self,
         name: &str,
         when: When,
-        keep: impl Fn(LeaseInfo<&str>, Option<(&str, Request)>) -> T,
+        keep: impl Fn(Lease<&str>, Option<(&str, Request)>) -> T,
     ) -> Result<Option<T>, Error> {
         self.with_context("inspect", Some(name), || {
-            self.settle_debts()?;
+            self.settle()?;
             self.look(name, |row| {
                 let now_ms = when.now_ms();
                 let Some(lease) = row.live(now_ms) else { return Ok(None) };
@@ -204,7 +204,7 @@ impl Store {
         requester: &str,
         ttl_ms: i64,
         when: When,
-        keep: impl Fn(LeaseInfo<&str>) -> T,
+        keep: impl Fn(Lease<&str>) -> T,
     ) -> Result<Option<T>, Error> {
         self.with_context("accept", Some(name), || {
             self.within(self.boundary()?, || {

@@ -9,7 +9,7 @@ use crate::pool_rows::{FREE_POOLS, FREE_SLOTS};
 use crate::schema::{Table, create, is_there};
 use crate::sqlite::Value;
 use crate::statements::execute_once;
-use crate::{Error, Store, When};
+use crate::{Error, GuardInfo, Store, When};
 
 /// Where the leases went, in one row. It is made by `retire`.
 pub(crate) const RETIRED: Table = Table {
@@ -88,12 +88,20 @@ pub enum RetireResult {
         /// Slots that are kept until they are returned.
         kept: i64,
     },
+    /// The file has a guarded table, whose guard would accept its last holder for ever. Nothing was
+    /// written.
+    Guarded {
+        /// The first guarded table.
+        table: String,
+        /// The name that guards it.
+        name: String,
+    },
 }
 
 impl Store {
     /// Retires the file: no token is ever granted here again, while what is live may be renewed and
-    /// released, and guards go on. `floor` must not be smaller than any token of the file; tokens
-    /// go on above it, at `moved_to`.
+    /// released. `floor` must not be smaller than any token of the file; tokens go on above it, at
+    /// `moved_to`.
     ///
     /// Repeating it is harmless.
     pub fn retire(&self, floor: i64, moved_to: &str) -> Result<RetireResult, Error> {
@@ -111,6 +119,9 @@ impl Store {
                 let kept = if self.verify_pools()? { self.number(KEPT_SLOTS, &[])? } else { 0 };
                 if items > 0 || kept > 0 {
                     return Ok(RetireResult::InUse { items, kept });
+                }
+                if let Some(GuardInfo { table, name, .. }) = self.guards()?.into_iter().next() {
+                    return Ok(RetireResult::Guarded { table, name });
                 }
                 self.all_or_nothing(|| {
                     if !is_there(self.connection, &RETIRED)? {

@@ -1,11 +1,12 @@
 //! The rule as a private SQL function, so that one statement loads, decides and saves.
 //!
 //! `litelease_rule(?2, owner, token, expiry)` in a WHERE clause asks what to do with the row at
-//! hand, while the statement already holds the write lock. `litelease_rule(?2, n)` in the same
-//! statement hands over the parts of the state to store. `?2` is a pointer to where the call is,
-//! which only this crate can bind: whoever else calls the function gets an error.
+//! hand, while the statement already holds the write lock. `?2` is a pointer to where the call is,
+//! which only this crate can bind: every other caller of the function gets an error.
+//! `litelease_rule(n)` in the same statement hands over the parts of the state to store. It finds
+//! the call through the data of the function, which is cheaper.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
@@ -56,6 +57,18 @@ struct RuleCall<'c, 'q> {
     statement: &'c Statement,
     ask: &'c mut dyn FnMut(Columns<'_>) -> Option<Write<'q>>,
     write: Option<Write<'q>>,
+    /// Where the parts of the answer find this call, and what was there before.
+    answering: Option<(*const CallSlot, *mut c_void)>,
+}
+
+impl Drop for RuleCall<'_, '_> {
+    fn drop(&mut self) {
+        if let Some((answering, before)) = self.answering {
+            // SAFETY: it is the data of the function that was called for this run. SQLite keeps it
+            // as long as the connection is open: no function is replaced while a statement runs.
+            unsafe { &*answering }.set(before);
+        }
+    }
 }
 
 /// The kind of pointer that `?2` is. SQLite compares it with itself on every call, which is quick
@@ -95,7 +108,7 @@ impl Statement {
         name: &str,
         ask: &mut dyn FnMut(Columns<'_>) -> Option<Write<'q>>,
     ) -> Result<(), Failure> {
-        let mut call = RuleCall { statement: self, ask, write: None };
+        let mut call = RuleCall { statement: self, ask, write: None, answering: None };
         let mut run = Run::of(self, &[Value::Text(name)])?;
         if let Some(call_slot) = &self.call_slot {
             // The run, which ends before the call does, empties it.
@@ -141,43 +154,68 @@ pub(crate) unsafe extern "C" fn rule_fn<L: Library>(
 /// # Safety
 /// Context and values must be those of a call by the library of `api`.
 unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite3_value]) -> bool {
-    let Some((first, rest)) = values.split_first() else { return false };
-    // SAFETY: the value is SQLite's; it gives back only a pointer that was bound under this name.
-    let call_slot = unsafe { (api.value_pointer)(*first, RULE_CALL.as_ptr()) }.cast::<CallSlot>();
-    // SAFETY: a pointer of this kind is that to the call_slot of the statement which makes this
-    // call.
-    let Some(call_slot) = (unsafe { call_slot.as_ref() }) else { return false };
-    // SAFETY: the call_slot is filled only by `Statement::run_rule`, which is waiting for the step
-    // that this call belongs to and keeps the call alive and untouched meanwhile.
-    let Some(call) = (unsafe { call_slot.get().cast::<RuleCall<'_, '_>>().as_mut() }) else {
-        return false;
-    };
-    // SAFETY: the values live for the duration of the call.
-    let value = |at: usize| rest.get(at).and_then(|value| unsafe { api.value(*value) });
-    match rest {
+    // SAFETY: the function is registered with such data, which lives as long as the connection.
+    let answering = unsafe { &*(api.user_data)(context).cast::<CallSlot>() };
+    match values {
         [part] => {
-            let Some(Write { state, now_ms }) = call.write else { return false };
+            // SAFETY: a call is there only after it was asked about a row and before it is dropped.
+            let Some(call) = (unsafe { answering.get().cast::<RuleCall<'_, '_>>().as_ref() })
+            else {
+                return false;
+            };
+            let Some(Write { state, now_ms }) = &call.write else { return false };
             let tenure = state.tenure();
-            // SAFETY: the value lives for the duration of the call. Only our own statements have a
-            // call, and there it is a number.
+            // SAFETY: the value lives for the duration of the call.
             let part = match unsafe { (api.value_int64)(*part) } {
                 0 => tenure.map(|tenure| Value::Text(tenure.owner)),
                 1 => Some(Value::Integer(state.token())),
                 2 => tenure.map(|tenure| Value::Integer(tenure.expires_at_ms)),
-                _ => Some(Value::Integer(now_ms)),
+                _ => Some(Value::Integer(*now_ms)),
             };
             // SAFETY: the text belongs to the request, which outlives the run.
             unsafe { api.result(context, part.unwrap_or(Value::Null)) };
+            true
         }
-        _ => {
-            let is_unverified = call.statement.is_unverified();
-            let state = stored_state([value(0), value(1), value(2)]);
-            let floor = value(3).and_then(Value::integer);
-            call.write = (call.ask)(Columns { state, floor, is_unverified });
-            let is_write = Value::Integer(i64::from(call.write.is_some()));
-            // SAFETY: the context is SQLite's own.
-            unsafe { api.result(context, is_write) };
-        }
+        // SAFETY: as promised.
+        [call, columns @ ..] => unsafe { ask(api, context, *call, columns, answering) },
+        [] => false,
     }
+}
+
+/// Asks the rule about the row at hand.
+///
+/// # Safety
+/// As for `answer`; the last argument must be the data of the function.
+unsafe fn ask(
+    api: &Api,
+    context: *mut sqlite3_context,
+    call: *mut sqlite3_value,
+    columns: &[*mut sqlite3_value],
+    answering: &CallSlot,
+) -> bool {
+    // SAFETY: the value is SQLite's; it gives back only a pointer that was bound under this name.
+    let call_slot = unsafe { (api.value_pointer)(call, RULE_CALL.as_ptr()) }.cast::<CallSlot>();
+    // SAFETY: a pointer of this kind is that to the call_slot of the statement which makes this
+    // call.
+    let Some(call_slot) = (unsafe { call_slot.as_ref() }) else { return false };
+    let here = call_slot.get();
+    // SAFETY: the call_slot is filled only by `Statement::run_rule`, which is waiting for the step
+    // that this call belongs to and keeps the call alive and untouched meanwhile.
+    let Some(call) = (unsafe { here.cast::<RuleCall<'_, '_>>().as_mut() }) else {
+        return false;
+    };
+    // SAFETY: the values live for the duration of the call.
+    let value = |at: usize| columns.get(at).and_then(|value| unsafe { api.value(*value) });
+    let is_unverified = call.statement.is_unverified();
+    let state = stored_state([value(0), value(1), value(2)]);
+    let floor = value(3).and_then(Value::integer);
+    call.write = (call.ask)(Columns { state, floor, is_unverified });
+    if call.answering.is_none() {
+        call.answering = Some((answering, answering.get()));
+    }
+    let is_write = Value::Integer(i64::from(call.write.is_some()));
+    answering.set(here);
+    // SAFETY: the context is SQLite's own.
+    unsafe { api.result(context, is_write) };
     true
 }

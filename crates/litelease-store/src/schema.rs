@@ -7,9 +7,11 @@ use crate::transaction::Boundary;
 use crate::{Error, Store};
 
 /// A table of ours: what it is called and how it is defined, word for word.
-pub(crate) struct Table {
-    pub(crate) name: &'static str,
-    pub(crate) definition: &'static str,
+pub struct Table {
+    /// Its name.
+    pub name: &'static str,
+    /// What follows the name in `CREATE TABLE`.
+    pub definition: &'static str,
 }
 
 impl Table {
@@ -111,7 +113,7 @@ impl Store {
                 Ok(()) if boundary == Boundary::Own => self.record_boot(),
                 Err(Error::NotBootstrapped) => match boundary {
                     Boundary::Joined(_) => create(self.connection, &RESOURCES),
-                    Boundary::Own => self.durably(boundary, |context| {
+                    Boundary::Own => self.recorded(boundary, |context| {
                         self.create_if_missing()?;
                         self.keep_recording(context)
                     }),

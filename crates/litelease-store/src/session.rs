@@ -5,7 +5,7 @@
 //! rolls back.
 
 use litelease_core::{
-    self as rule, ClaimResult, Claimant, LeaseInfo, Reason, ReleaseResult, RenewResult, Term,
+    self as rule, ClaimResult, Claimant, Lease, Reason, ReleaseResult, RenewResult, Term,
     TransferResult,
 };
 
@@ -69,7 +69,7 @@ pub struct SessionGrants<'s> {
 #[derive(Debug)]
 pub struct Beat<T> {
     /// The identity, with its new expiry.
-    pub identity: LeaseInfo,
+    pub identity: Lease,
     /// The answer for each name, in their order.
     pub names: Vec<RenewResult>,
     /// What else was done in the transaction.
@@ -82,10 +82,10 @@ pub struct SessionOver {
     /// Why its identity was refused.
     pub reason: Reason,
     /// The live lease on the identity.
-    pub current: Option<LeaseInfo>,
+    pub current: Option<Lease>,
     /// For each name why it is over by itself: the reason and the live lease. None for one that
     /// would stand, and is over because its session is.
-    pub names: Vec<Option<(Reason, Option<LeaseInfo>)>>,
+    pub names: Vec<Option<(Reason, Option<Lease>)>>,
 }
 
 impl SessionGrants<'_> {
@@ -109,7 +109,7 @@ impl Store {
         ttl_ms: i64,
         now_ms: i64,
         replaces: bool,
-        is_dead: impl FnOnce(&LeaseInfo) -> bool,
+        is_dead: impl FnOnce(&Lease) -> bool,
     ) -> Result<ClaimResult, Error> {
         let when = When::At(now_ms);
         let before = self.token(identity)?;
@@ -154,7 +154,7 @@ impl Store {
         };
         // A renewal never shortens, so the session may last longer than its ttl after the clock
         // went back.
-        let ttl_ms = identity.lease_expires_at_ms.saturating_sub(now_ms);
+        let ttl_ms = identity.expires_at_ms.saturating_sub(now_ms);
         let done = work(ttl_ms)?;
         let names = session.names.iter().map(|(name, token)| renew(name, *token, ttl_ms));
         let names = names.collect::<Result<_, _>>()?;
@@ -168,7 +168,7 @@ impl Store {
         session: SessionGrants<'_>,
         name: &str,
         now_ms: i64,
-        is_dead: impl FnOnce(&LeaseInfo) -> bool,
+        is_dead: impl FnOnce(&Lease) -> bool,
     ) -> Result<Result<Beat<ClaimResult>, SessionOver>, Error> {
         let (owner, when) = (session.owner, When::At(now_ms));
         self.beat_session(session, now_ms, |ttl_ms| {
@@ -203,7 +203,7 @@ impl Store {
         token: i64,
         ttl_ms: i64,
         when: When,
-    ) -> Result<Option<LeaseInfo>, Error> {
+    ) -> Result<Option<Lease>, Error> {
         let who = session.who(token);
         // Not a mere transfer: limits and requests are for it, too.
         let renewed = match self.renew(name, who, ttl_ms, when, |answer| answer.into_owned())? {
@@ -211,7 +211,7 @@ impl Store {
             RenewResult::Rejected { .. } => return Ok(None),
         };
         let session_ends_at_ms = when.now_ms().saturating_add(ttl_ms);
-        let ends_with_it = session_ends_at_ms >= renewed.lease_expires_at_ms;
+        let ends_with_it = session_ends_at_ms >= renewed.expires_at_ms;
         if ends_with_it && !self.has_entered(session, name, token)? {
             return Ok(Some(renewed));
         }
@@ -260,13 +260,13 @@ impl Store {
         name: &str,
         token: i64,
         now_ms: i64,
-    ) -> Result<Option<(Reason, Option<LeaseInfo>)>, Error> {
+    ) -> Result<Option<(Reason, Option<Lease>)>, Error> {
         self.look(name, |row| {
             let term = Term::new(session.ttl_ms, now_ms)?;
             let step = rule::renew(row, session.who(token), term, self.conditions(name)?);
             Ok(match step.answer {
                 RenewResult::Rejected { reason, current } if !is_passing(reason) => {
-                    Some((reason, current.map(LeaseInfo::into_owned)))
+                    Some((reason, current.map(Lease::into_owned)))
                 }
                 _ => None,
             })

@@ -4,7 +4,7 @@
 //! the number of shards as its value; shard number k is the lease `GROUP/shard/k`.
 
 use litelease_core::{
-    ClaimResult, Claimant, LeaseInfo, MAX_SHARDS, ShardPlan, ShardState, TransferResult, plan,
+    ClaimResult, Claimant, Lease, MAX_SHARDS, ShardPlan, ShardState, TransferResult, plan,
 };
 
 use crate::session::{Beat, SessionGrants, SessionOver};
@@ -66,7 +66,7 @@ pub struct ShardSnapshot {
 
 #[derive(Debug, Default)]
 struct SeenShard {
-    lease: Option<LeaseInfo>,
+    lease: Option<Lease>,
     /// The requester, and until when the holder may drain.
     request: Option<(String, i64)>,
 }
@@ -74,7 +74,7 @@ struct SeenShard {
 /// A live member of a group.
 struct Member {
     /// The lease of its identity.
-    lease: LeaseInfo,
+    lease: Lease,
     /// The number of shards that it has joined with.
     count: i64,
 }
@@ -85,7 +85,7 @@ pub struct AssignedShard<C> {
     /// The number of the shard.
     pub shard: usize,
     /// The grant.
-    pub lease: LeaseInfo,
+    pub lease: Lease,
     /// The last checkpoint. Whoever had the shard before can store no other one.
     pub checkpoint: Option<C>,
 }
@@ -129,7 +129,7 @@ impl ShardSnapshot {
     }
 
     /// The shards that carry this owner text, which nobody else uses.
-    fn handed_to(&self, me: &str) -> impl Iterator<Item = (usize, &LeaseInfo)> {
+    fn handed_to(&self, me: &str) -> impl Iterator<Item = (usize, &Lease)> {
         let leases = self.shards.iter().map(|shard| shard.lease.as_ref()).enumerate();
         leases.filter_map(move |(shard, lease)| {
             Some((shard, lease.filter(|lease| lease.owner == me)?))
@@ -222,7 +222,7 @@ impl Store {
                 }
                 _ => None,
             };
-            let ttl_ms = ends.map_or(ttl_ms, |session| session.lease_expires_at_ms - now_ms);
+            let ttl_ms = ends.map_or(ttl_ms, |session| session.expires_at_ms - now_ms);
             self.hand_over(shard, who, ttl_ms, when, &keep)
         })
     }
@@ -234,7 +234,7 @@ impl Store {
         drain_ms: i64,
         ttl_ms: i64,
         when: When,
-    ) -> Result<Vec<(usize, LeaseInfo)>, Error> {
+    ) -> Result<Vec<(usize, Lease)>, Error> {
         let (seen, me) = (self.shards(group, when)?, session.owner);
         let (plan, mut granted) = (seen.plan(me), Vec::new());
         for shard in plan.withdraw {

@@ -109,6 +109,7 @@ pub struct Api {
     pub extended_errcode: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub finalize: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
     pub get_autocommit: unsafe extern "C" fn(*mut sqlite3) -> c_int,
+    pub interrupt: unsafe extern "C" fn(*mut sqlite3),
     pub last_insert_rowid: unsafe extern "C" fn(*mut sqlite3) -> i64,
     pub malloc: unsafe extern "C" fn(c_int) -> *mut c_void,
     pub prepare_v3: unsafe extern "C" fn(
@@ -268,7 +269,7 @@ pub(crate) type CallSlot = Cell<*mut c_void>;
 
 /// One run of a statement. The values it was given are borrowed until it ends; then it is reset, so
 /// that no lock outlives it and no pointer to a value is left behind.
-pub(crate) struct Run<'s, 'v> {
+pub struct Run<'s, 'v> {
     statement: &'s Statement,
     values: PhantomData<&'v str>,
 }
@@ -294,6 +295,12 @@ impl Connection {
     pub(crate) fn is_autocommit(self) -> bool {
         // SAFETY: `db` is open, by the promise of `from_raw`; so it is for every call below.
         unsafe { (self.api.get_autocommit)(self.db) != 0 }
+    }
+
+    /// Stops all statements of the connection that are running. A host's cannot be stopped.
+    pub(crate) fn interrupt(self) {
+        // SAFETY: `db` is open.
+        unsafe { (self.api.interrupt)(self.db) }
     }
 
     /// How far the transaction on the main database has come.
@@ -440,8 +447,10 @@ impl Connection {
         let sql = sql.replace("litelease_rule", &name);
         let sql = sql.replace("litelease_boot", &self.boot().to_string());
         let mut statement = self.prepare_calling(&sql, || {
-            // SAFETY: the function needs no data.
-            unsafe { self.register(&name, -1, Caller::Statement, rule_fn, None) }
+            let data = Box::into_raw(Box::<CallSlot>::new(Cell::new(ptr::null_mut()))).cast();
+            let data = Some((data, Some(destroy::<CallSlot> as _)));
+            // SAFETY: this is the function's data, and `destroy` frees what was boxed here.
+            unsafe { self.register(&name, -1, Caller::Statement, rule_fn, data) }
         })?;
         let call_slot = statement.call_slot.insert(Box::new(Cell::new(ptr::null_mut())));
         let place = ptr::from_ref::<CallSlot>(call_slot).cast_mut().cast();
@@ -654,9 +663,9 @@ impl<'s, 'v> Run<'s, 'v> {
         self.statement.mark_verified();
     }
 
-    /// As for the statement.
+    /// A column of the present row; `None` for text that is not UTF-8.
     #[inline]
-    pub(crate) fn column(&self, index: c_int) -> Option<Value<'_>> {
+    pub fn column(&self, index: c_int) -> Option<Value<'_>> {
         self.statement.column(index)
     }
 }

@@ -9,13 +9,12 @@ use std::cell::RefCell;
 
 use litelease_core::{Row, State};
 
-use crate::answered::AnsweredStatements;
 use crate::limit::{LIMITS_OF, PROGRESS};
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
 use crate::queue_rows::QueueStatements;
 use crate::request::REQUEST_OF;
-use crate::served::ServedStatements;
+use crate::service_tables::ServiceStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
 
@@ -30,7 +29,7 @@ macro_rules! update {
         concat!(
             "UPDATE main.litelease_resources SET ",
             $changes,
-            ", updated_at_ms = litelease_rule(?2, 3)
+            ", updated_at_ms = litelease_rule(3)
 WHERE name = ?1 AND litelease_rule(?2, owner, token, lease_expires_at_ms",
             $floor,
             ")"
@@ -38,15 +37,15 @@ WHERE name = ?1 AND litelease_rule(?2, owner, token, lease_expires_at_ms",
     };
     ($floor:literal) => {
         update!(
-            "owner = litelease_rule(?2, 0), token = litelease_rule(?2, 1),
-lease_expires_at_ms = litelease_rule(?2, 2)",
+            "owner = litelease_rule(0), token = litelease_rule(1),
+lease_expires_at_ms = litelease_rule(2)",
             $floor
         )
     };
 }
 
 /// The same for verbs that change less: each call of the rule has its price.
-const PROLONG: &str = update!("lease_expires_at_ms = litelease_rule(?2, 2)", "");
+const PROLONG: &str = update!("lease_expires_at_ms = litelease_rule(2)", "");
 const FREE: &str = update!("owner = NULL, lease_expires_at_ms = NULL", "");
 
 /// The same for a name that has no row yet. It changes nothing if somebody else was faster.
@@ -55,8 +54,8 @@ macro_rules! insert {
         concat!(
             "INSERT INTO main.litelease_resources
 (name, owner, token, lease_expires_at_ms, created_at_ms, updated_at_ms)
-SELECT ?1, litelease_rule(?2, 0), litelease_rule(?2, 1), litelease_rule(?2, 2),
-litelease_rule(?2, 3), litelease_rule(?2, 3) WHERE litelease_rule(?2, NULL, NULL, NULL",
+SELECT ?1, litelease_rule(0), litelease_rule(1), litelease_rule(2),
+litelease_rule(3), litelease_rule(3) WHERE litelease_rule(?2, NULL, NULL, NULL",
             $floor,
             ") ON CONFLICT (name) DO NOTHING"
         )
@@ -118,8 +117,6 @@ pub(crate) struct Statements {
     pub(crate) epoch: CachedStatement,
     pub(crate) lock: CachedStatement,
     pub(crate) begin: CachedStatement,
-    /// What a transaction of ours is known by.
-    pub(crate) savepoint: CachedStatement,
     /// The savepoint of a verb in the caller's transaction: opened, released and undone.
     pub(crate) outermost: [CachedStatement; 3],
     pub(crate) commit: CachedStatement,
@@ -128,8 +125,7 @@ pub(crate) struct Statements {
     pub(crate) progress: CachedStatement,
     pub(crate) request: CachedStatement,
     pub(crate) pools: PoolStatements,
-    pub(crate) served: ServedStatements,
-    pub(crate) answered: AnsweredStatements,
+    pub(crate) service: ServiceStatements,
     pub(crate) queues: QueueStatements,
 }
 
@@ -174,7 +170,6 @@ impl Statements {
             epoch: CachedStatement::new(EPOCH_RECORD),
             lock: CachedStatement::new(LOCK),
             begin: CachedStatement::new("BEGIN IMMEDIATE"),
-            savepoint: CachedStatement::new("SAVEPOINT litelease_savepoint_0"),
             outermost: [
                 CachedStatement::new("SAVEPOINT litelease_savepoint_1"),
                 CachedStatement::new("RELEASE litelease_savepoint_1"),
@@ -186,8 +181,7 @@ impl Statements {
             progress: CachedStatement::new(PROGRESS),
             request: CachedStatement::new(REQUEST_OF),
             pools: PoolStatements::new(),
-            served: ServedStatements::new(),
-            answered: AnsweredStatements::new(),
+            service: ServiceStatements::new(),
             queues: QueueStatements::new(),
         }
     }

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, LeaseInfo, ReleaseResult, RenewResult, Row,
-    Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, Lease, ReleaseResult, RenewResult, Row, Term,
+    TransferResult,
 };
 
 use crate::batch::BatchCache;
@@ -30,13 +30,6 @@ pub struct Store {
     pub(crate) transaction_state: TransactionState,
     /// The open batch, if there is one.
     pub(crate) batch: RefCell<Option<BatchCache>>,
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        // The last chance; after it, whoever has the connection has an open transaction.
-        self.pay_debts_silently();
-    }
 }
 
 impl Store {
@@ -208,10 +201,10 @@ impl Store {
         &self,
         name: &str,
         when: When,
-        keep: impl Fn(LeaseInfo<&str>) -> T,
+        keep: impl Fn(Lease<&str>) -> T,
     ) -> Result<Option<T>, Error> {
         self.with_context("inspect", Some(name), || {
-            self.settle_debts()?;
+            self.settle()?;
             self.look(name, |row| Ok(rule::inspect(row, when.now_ms()).map(&keep)))
         })
     }
@@ -219,7 +212,7 @@ impl Store {
     /// The newest token of `name`, live or not. Needs no write lock.
     pub fn token(&self, name: &str) -> Result<Option<i64>, Error> {
         self.with_context("read the token of", Some(name), || {
-            self.settle_debts()?;
+            self.settle()?;
             self.look(name, |row| Ok(row.token()))
         })
     }

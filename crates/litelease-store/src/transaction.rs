@@ -2,10 +2,9 @@
 
 use std::cell::Cell;
 
-use crate::debts::{Debts, OpenTransaction};
 use crate::sqlite::{TxnState, Value, code};
 use crate::statements::execute_once;
-use crate::{Error, Failure, Store};
+use crate::{Error, Store};
 
 /// The transaction that a change is made in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +29,12 @@ impl Boundary {
 pub(crate) struct TransactionState {
     /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
     in_transaction: Cell<bool>,
-    /// Whether the last transaction of ours got as far as its savepoint.
-    has_savepoint: Cell<bool>,
     /// How many savepoints of ours are open.
     savepoints: Cell<u32>,
+    /// Whether a transaction is open that was to be rolled back and could not be.
+    is_left_open: Cell<bool>,
     /// The caller's `synchronous`, while it is raised.
     pub(crate) raised_from: Cell<Option<i64>>,
-    /// Whether the connection is about to close, so that no statement may be run.
-    is_closing: Cell<bool>,
 }
 
 /// Transactions and savepoints for callers who let the store own them.
@@ -45,7 +42,7 @@ impl Store {
     /// Opens a transaction that holds the write lock (BEGIN IMMEDIATE).
     pub fn begin(&self) -> Result<(), Error> {
         self.with_context("begin a transaction", None, || {
-            self.settle_debts()?;
+            self.settle()?;
             self.open_recorded(|| self.open())
         })?;
         self.transaction_state.in_transaction.set(true);
@@ -58,8 +55,10 @@ impl Store {
         // Not the text of our own transactions, in which only we change the schema.
         let begin = || execute_once(self.connection, "BEGIN IMMEDIATE TRANSACTION", &[]);
         self.with_context("begin a transaction", None, || {
-            self.settle_debts()?;
-            self.open_recorded(|| self.open_by(begin))
+            self.settle()?;
+            self.open_recorded(|| self.open_by(begin))?;
+            // It is what the transaction is known by.
+            self.at_savepoint("SAVEPOINT", 0).inspect_err(|_| drop(self.rollback()))
         })?;
         self.transaction_state.in_transaction.set(true);
         Ok(())
@@ -70,7 +69,6 @@ impl Store {
     pub(crate) fn check_same_transaction(&self) -> Result<(), Error> {
         self.boundary()?;
         let released = self.at_savepoint("RELEASE", 0);
-        // It is what the transaction is known by.
         released.and_then(|()| self.at_savepoint("SAVEPOINT", 0)).map_err(|error| match error {
             Error::Sqlite(failure) if failure.code & 0xff == code::ERROR => Error::TransactionEnded,
             error => error,
@@ -106,57 +104,47 @@ impl Store {
     pub fn rollback(&self) -> Result<(), Error> {
         self.transaction_state.in_transaction.set(false);
         self.batch.take();
-        if self.connection.is_autocommit() {
-            self.forget_open_transaction();
-            return Ok(());
-        }
-        let rolled_back = self.with_context("roll back", None, || {
-            match self.statements.rollback.execute(self.connection) {
-                Err(Error::Sqlite(failure)) if failure.code == code::INTERRUPT => {
-                    self.roll_back_while_interrupted().map_err(|_| Error::Sqlite(failure))
-                }
-                done => done,
-            }
-        });
-        match rolled_back {
-            Ok(()) => self.forget_open_transaction(),
-            // It is still owed, and nothing may join what is open.
-            Err(_) => self.owe_rollback(),
-        }
-        rolled_back
+        self.with_context("roll back", None, || self.undo())
     }
 
-    /// Rolls the open transaction back where an interrupt stops every statement, ROLLBACK too.
-    ///
-    /// `sqlite3_interrupt` lasts until all running statements have ended, and a read of the
-    /// caller's may be one of them. But SQLite rolls back by itself when it stops a statement that
-    /// could write, and it stops each of these before it does anything. Where the interrupt is
-    /// over, they do no harm: inside a transaction BEGIN is refused, and the pragma only reads. The
-    /// pragma helps where BEGIN would have to be compiled again, which an interrupt stops at white
-    /// space.
-    fn roll_back_while_interrupted(&self) -> Result<(), Error> {
-        if !self.connection.is_autocommit() {
-            let _ = self.statements.begin.execute(self.connection);
-        }
-        if !self.connection.is_autocommit() {
-            let _ = execute_once(self.connection, "PRAGMA\"main\".\"journal_mode\";", &[]);
-        }
-        match self.connection.is_autocommit() {
+    /// Makes sure that nothing of the open transaction is ever committed.
+    pub(crate) fn undo(&self) -> Result<(), Error> {
+        let undone = match self.connection.is_autocommit() {
             true => Ok(()),
             false => self.statements.rollback.execute(self.connection),
-        }
+        };
+        let undone = undone.or_else(|refused| match self.undo_by_force() {
+            true => Ok(()),
+            false => Err(refused),
+        });
+        self.transaction_state.is_left_open.set(undone.is_err());
+        undone
     }
 
-    fn owe_rollback(&self) {
-        let has_savepoint = self.transaction_state.has_savepoint.get();
-        let open = OpenTransaction { has_savepoint, changes: self.connection.total_changes() };
-        self.connection.change_debts(|debts| debts.open = debts.open.or(Some(open)));
-    }
-
-    fn forget_open_transaction(&self) {
-        if self.connection.debts().open.is_some() {
-            self.connection.change_debts(|debts| debts.open = None);
+    /// Rolls the open transaction back where SQLite refuses ROLLBACK. Checks whether it is over.
+    ///
+    /// `sqlite3_interrupt` stops every statement until all that are running have ended, and a read
+    /// of the caller's may be one of them. An authorizer can forbid ROLLBACK. But SQLite rolls back
+    /// by itself when it stops a statement that could write. VACUUM is one: no authorizer is asked
+    /// about it, and its text has no white space, where an interrupt stops the compiler. Inside a
+    /// transaction, SQLite refuses to do it.
+    #[cold]
+    fn undo_by_force(&self) -> bool {
+        let (connection, vacuum) = (self.connection, "VACUUM;");
+        // A progress handler that has stopped the first ROLLBACK may let another one pass.
+        for sql in [vacuum, "ROLLBACK;"] {
+            if !connection.is_autocommit() {
+                let _ = execute_once(connection, sql, &[]);
+            }
         }
+        if !connection.is_autocommit() && !connection.is_hosted() {
+            // An interrupt lasts only while some statement is running. This one answers rows.
+            let running = connection.prepare("EXPLAIN VACUUM;");
+            let _running = running.inspect(|running| _ = running.advance());
+            connection.interrupt();
+            let _ = execute_once(connection, vacuum, &[]);
+        }
+        connection.is_autocommit()
     }
 
     /// Opens a savepoint inside the open transaction, and answers its number.
@@ -209,8 +197,6 @@ impl Store {
         let opened = begin();
         // A BEGIN that was interrupted may have begun all the same. One that is refused because the
         // caller has a transaction open has not.
-        let opened = opened.and_then(|()| self.mark_as_ours());
-        self.transaction_state.has_savepoint.set(opened.is_ok());
         if opened.is_err() && !was_open {
             let _ = self.rollback();
         }
@@ -218,75 +204,35 @@ impl Store {
         opened
     }
 
-    /// Opens the savepoint by which a transaction of ours is known. Every transaction has one, so
-    /// it is compiled once.
-    fn mark_as_ours(&self) -> Result<(), Error> {
-        let savepoint = &self.statements.savepoint;
-        self.with_context("open a savepoint", None, || savepoint.execute(self.connection))
-    }
-
-    /// Makes up for what an interrupt has stopped, as far as that is possible now. The rest is
-    /// tried again before the next verb.
-    pub fn pay_debts_silently(&self) {
-        if !self.transaction_state.is_closing.get() {
-            let _ = self.settle_debts();
+    /// Makes up for what an earlier call could not undo, before a verb looks at the transaction
+    /// that is open.
+    #[inline]
+    pub fn settle(&self) -> Result<(), Error> {
+        match self.is_settled() {
+            true => Ok(()),
+            false => self.make_up(),
         }
     }
 
-    /// Leaves alone what an interrupt has stopped: the connection is about to close, which undoes
-    /// it too. If the close is refused, the next store makes up for it.
-    pub fn leave_debts(&self) {
-        self.transaction_state.is_closing.set(true);
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        let TransactionState { is_left_open, raised_from, .. } = &self.transaction_state;
+        !is_left_open.get() && raised_from.get().is_none()
     }
 
-    /// Makes up for what an interrupt has stopped.
+    /// A transaction that was left open is ended now, with what the caller has written in it since.
+    /// They get an error, once.
     #[cold]
-    fn pay_debts(&self) -> Result<(), Error> {
-        let debts = self.connection.debts();
-        let settled = debts.open.map_or(Ok(()), |open| self.settle(open));
-        if let Some(level) = debts.synchronous
-            && self.connection.set_synchronous(level).is_ok()
-        {
-            self.connection.change_debts(|debts| debts.synchronous = None);
+    fn make_up(&self) -> Result<(), Error> {
+        let is_left_open = self.transaction_state.is_left_open.get();
+        let was_open = is_left_open && !self.connection.is_autocommit();
+        if is_left_open {
+            self.undo()?;
         }
-        settled
-    }
-
-    /// Makes up for a rollback that failed, if the transaction that is open now is still the one it
-    /// was meant for: then it has the savepoint that `open` has set.
-    ///
-    /// If a statement of the caller's has written in it since, their rows are not rolled back for
-    /// them: every verb fails until they have done so. One that was interrupted even before its
-    /// savepoint cannot be told from one that the caller has begun since, so they get an error
-    /// once.
-    fn settle(&self, open: OpenTransaction) -> Result<(), Error> {
         if self.connection.is_autocommit() {
-            self.forget_open_transaction();
-            return Ok(());
+            self.put_back_synchronous();
         }
-        let has_rows_of_caller = self.connection.total_changes() != open.changes;
-        if !open.has_savepoint {
-            if has_rows_of_caller {
-                self.forget_open_transaction();
-                return Err(left_open());
-            }
-            self.rollback()?;
-            return Err(Error::TransactionEnded);
-        }
-        let verb = if has_rows_of_caller { "RELEASE" } else { "ROLLBACK TO" };
-        match self.at_savepoint(verb, 0) {
-            Ok(()) if has_rows_of_caller => {
-                // It is what the transaction is known by.
-                self.at_savepoint("SAVEPOINT", 0)?;
-                Err(left_open())
-            }
-            Ok(()) => self.rollback(),
-            Err(Error::Sqlite(failure)) if failure.code == code::ERROR => {
-                self.forget_open_transaction();
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
+        if was_open { Err(Error::TransactionEnded) } else { Ok(()) }
     }
 
     fn end(&self) -> Result<(), Error> {
@@ -312,7 +258,7 @@ impl Store {
     /// statement of their own. What was meant for a transaction of ours must not be stored without
     /// it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
-        self.settle_debts()?;
+        self.settle()?;
         let is_autocommit = self.connection.is_autocommit();
         if self.transaction_state.in_transaction.get() && is_autocommit {
             return Err(Error::TransactionEnded);
@@ -321,16 +267,6 @@ impl Store {
             return Ok(Boundary::Own);
         }
         Ok(Boundary::Joined(self.connection.txn_state()))
-    }
-
-    /// Makes up for what an interrupt has stopped, before a verb looks at the transaction that is
-    /// open.
-    #[inline]
-    pub fn settle_debts(&self) -> Result<(), Error> {
-        match self.connection.debts() == Debts::default() {
-            true => Ok(()),
-            false => self.pay_debts(),
-        }
     }
 
     /// Checks whether a verb would take part in a transaction of the caller's.
@@ -394,8 +330,8 @@ impl Store {
             opened => opened?,
         };
         let done = work().and_then(|done| self.release_savepoint(number).map(|()| done));
-        if done.is_err() {
-            let _ = self.rollback_savepoint(number);
+        if done.is_err() && self.rollback_savepoint(number).is_err() {
+            let _ = self.undo();
         }
         done
     }
@@ -411,7 +347,7 @@ impl Store {
         let before = state()?;
         let done = work();
         if done.is_err() && !self.connection.is_autocommit() && state().ok() != Some(before) {
-            let _ = execute_once(self.connection, "ROLLBACK", &[]);
+            let _ = self.undo();
         }
         done
     }
@@ -432,7 +368,6 @@ impl Store {
         if !self.connection.is_hosted() || self.boundary()? != Boundary::Own {
             return work();
         }
-        self.transaction_state.has_savepoint.set(false);
         execute_once(self.connection, "BEGIN", &[])?;
         let done = work();
         self.rollback().and(done)
@@ -448,10 +383,4 @@ impl Store {
 /// Inside a transaction it has no other reason to be busy.
 fn is_inside_statement(refused: &Error) -> bool {
     matches!(refused, Error::Sqlite(failure) if failure.code & 0xff == code::BUSY)
-}
-
-fn left_open() -> Error {
-    let message = "an earlier call was interrupted and could not roll back, and statements of yours have written in its \
-                   transaction since: run ROLLBACK, then do again what they did";
-    Error::Sqlite(Failure { code: code::INTERRUPT, message: message.into() })
 }

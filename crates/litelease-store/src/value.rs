@@ -54,7 +54,7 @@ impl Store {
         keep: impl Fn(Value<'_>) -> T,
     ) -> Result<Option<T>, Error> {
         self.with_context("read the value of", Some(name), || {
-            self.settle_debts()?;
+            self.settle()?;
             self.look(name, |row| {
                 // Row and value are read in one snapshot: that of the statement which has reached
                 // the row.

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use litelease_core::{MAX_READ_TTL_MS, is_live};
-use litelease_keeper::{Clock, HolderKind, Identity, SystemClock, Waiter, Window};
+use litelease_hold::{Clock, HolderKind, Identity, SystemClock, Waiter, Window};
 use rusqlite::Connection;
 
 use crate::error::lift;
@@ -51,8 +51,7 @@ const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 /// use litelease::{Cached, Litelease};
 ///
 /// # fn main() -> Result<(), litelease::HoldError> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("app.sqlite3");
+/// # litelease_doctest::path!(path);
 /// let db = Litelease::open_own(&path)?;
 /// db.conn().execute_batch("CREATE TABLE config (rate INTEGER); INSERT INTO config VALUES (5)")?;
 ///
@@ -115,10 +114,7 @@ impl Litelease {
     /// for a database in memory.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let version = db.cached("schema", Duration::from_secs(60), |conn| {
     ///     Ok(conn.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0))?)
     /// })?;
@@ -171,16 +167,6 @@ impl<T> Cached<T> {
     /// otherwise from the file.
     ///
     /// While a writer has the name, every call reads the file. It waits for no writer.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let value = db.cached("answer", Duration::from_secs(60), |_| Ok(42))?;
-    /// assert_eq!(*value.get()?, 42);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn get(&self) -> Result<Arc<T>> {
         let shared = &self.shared;
         if shared.pid != std::process::id() {
@@ -217,10 +203,7 @@ impl<T> Cached<T> {
     /// [`HoldError::ReadersLeft`]. If `work` fails, nothing is written.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let version = db.cached("schema", Duration::from_secs(60), |conn| {
     ///     Ok(conn.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0))?)
     /// })?;
@@ -251,7 +234,7 @@ impl<T> Cached<T> {
             let left = drain.readers_left(&db)?;
             if left.is_empty() {
                 let tx = db.transaction()?;
-                if tx.drained(name, held.token())? {
+                if tx.drained((name, held.token()))? {
                     lift(tx.store().forget_readers(name))?;
                     let done = work(&tx)?;
                     tx.commit()?;
@@ -270,10 +253,7 @@ impl<T> Cached<T> {
     /// if there is nothing in memory.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let value = db.cached("answer", Duration::from_secs(60), |_| Ok(42))?;
     /// assert!(value.trusted_for().is_zero());
     /// value.get()?;
@@ -289,10 +269,7 @@ impl<T> Cached<T> {
     /// Returns the reader text, which is unique to this value: host, process and a random part.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let value = db.cached("answer", Duration::from_secs(60), |_| Ok(42))?;
     /// value.get()?;
     /// assert_eq!(db.readers("answer")?[0].reader, value.reader());

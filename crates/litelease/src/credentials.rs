@@ -41,8 +41,8 @@ pub use litelease_credentials::{
 };
 
 use crate::error::lift;
-use crate::leases::{exactly, in_ms};
-use crate::{AdmitResult, Gate, LeaseInfo, Leases, Reason};
+use crate::leases::in_ms;
+use crate::{AdmitResult, Gate, GrantRef, Lease, Leases, Reason};
 
 /// Signs credentials for live grants, with the keys in a folder.
 ///
@@ -67,15 +67,15 @@ pub struct Issuer {
 /// It is a secret: whoever has it may use the grant. `Debug` does not show it.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{Litelease, credentials::{DEFAULT_MAX_TTL, Issuer}};
+/// # use litelease::credentials::*;
+/// # use litelease_doctest::prelude::{Duration, Litelease, Reason};
 /// # let folder = tempfile::tempdir()?;
 /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
 /// # let issuer = Issuer::at(folder.path().join("keys"));
 /// # issuer.rotate(DEFAULT_MAX_TTL)?;
 /// # let lease = db.claim("upload/7", "a", Duration::from_secs(60))?.acquired().unwrap();
 /// let issued = issuer.issue(&db, &lease, "storage", Duration::from_secs(30))?.issued().unwrap();
-/// assert!(issued.expires_at_ms <= lease.lease_expires_at_ms);
+/// assert!(issued.expires_at_ms <= lease.expires_at_ms);
 /// assert!(!format!("{issued:?}").contains(&issued.credential));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -95,8 +95,8 @@ pub struct Issued {
 /// The answer to a request for a credential.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{Litelease, Reason, credentials::{DEFAULT_MAX_TTL, IssueResult, Issuer}};
+/// # use litelease::credentials::*;
+/// # use litelease_doctest::prelude::{Duration, Litelease, Reason};
 /// # let folder = tempfile::tempdir()?;
 /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
 /// # let issuer = Issuer::at(folder.path().join("keys"));
@@ -114,7 +114,7 @@ pub enum IssueResult {
     Issued(Issued),
     /// Nothing was signed: no whole second of the lease is left, or less than one was asked for.
     /// Renew the lease, or ask for more.
-    TooShort(LeaseInfo),
+    TooShort(Lease),
     /// Nothing was signed: the grant is not live.
     Rejected {
         /// Why not.
@@ -125,8 +125,8 @@ pub enum IssueResult {
 /// Why no credential was issued or admitted.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{Litelease, credentials::{DEFAULT_MAX_TTL, Error, Issuer}};
+/// # use litelease::credentials::*;
+/// # use litelease_doctest::prelude::{Duration, Litelease, Reason};
 /// # let folder = tempfile::tempdir()?;
 /// # let mut db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
 /// # let issuer = Issuer::at(folder.path().join("keys"));
@@ -167,30 +167,11 @@ impl Issuer {
     /// Credentials under the new key last for `max_ttl` at most; longer ones are cut to it. The key
     /// before stays among the public [`keys`](Issuer::keys) until its last credential has expired.
     /// A later rotation deletes it.
-    ///
-    /// ```
-    /// # use litelease::credentials::{DEFAULT_MAX_TTL, Issuer};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let issuer = Issuer::at(folder.path().join("keys"));
-    /// let key = issuer.rotate(DEFAULT_MAX_TTL)?;
-    /// assert!(issuer.keys()?.ids().any(|id| id == key));
-    /// # Ok::<(), litelease::credentials::KeyError>(())
-    /// ```
     pub fn rotate(&self, max_ttl: Duration) -> Result<String, KeyError> {
         Ok(self.keys.rotate(max_ttl, crate::now_ms())?.id().to_owned())
     }
 
     /// Returns the public keys that verifiers need now.
-    ///
-    /// ```
-    /// # use litelease::credentials::{DEFAULT_MAX_TTL, Issuer};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let issuer = Issuer::at(folder.path().join("keys"));
-    /// # issuer.rotate(DEFAULT_MAX_TTL)?;
-    /// # let path = folder.path().join("jwks.json");
-    /// issuer.keys()?.save(path)?;
-    /// # Ok::<(), litelease::credentials::KeyError>(())
-    /// ```
     pub fn keys(&self) -> Result<KeySet, KeyError> {
         self.keys.public(crate::now_ms())
     }
@@ -203,10 +184,10 @@ impl Issuer {
     /// issue another.
     ///
     /// See the [example of the module](crate::credentials).
-    pub fn issue(
+    pub fn issue<'g>(
         &self,
         leases: &Leases,
-        lease: &LeaseInfo,
+        grant: impl Into<GrantRef<'g>>,
         audience: &str,
         ttl: Duration,
     ) -> Result<IssueResult, Error> {
@@ -220,9 +201,10 @@ impl Issuer {
         // And the issuer before the grant: restore_fence changes the one and ends the other.
         let issuer = leases.issuer()?;
         let (ttl_ms, most_ms) = (in_ms(ttl), key.max_ttl_ms());
-        let who = exactly(lease);
-        let decided =
-            leases.verbs()?.credential(&lease.name, who, ttl_ms, most_ms, When::At(now_ms));
+        let grant = grant.into();
+        let owner = grant.owner_or(|name| leases.owner(name))?;
+        let (who, when) = (grant.of_owner(&owner), When::At(now_ms));
+        let decided = leases.verbs()?.credential(grant.name, who, ttl_ms, most_ms, when);
         let (lease, term) = match lift(decided)? {
             CredentialResult::Granted { lease, term } => (lease, term),
             CredentialResult::TooShort { lease } => return Ok(IssueResult::TooShort(lease)),
@@ -250,11 +232,6 @@ impl Issuer {
 
 impl IssueResult {
     /// Returns the credential, if one was issued.
-    ///
-    /// ```
-    /// # use litelease::{Reason, credentials::IssueResult};
-    /// assert_eq!(IssueResult::Rejected { reason: Reason::Expired }.issued(), None);
-    /// ```
     pub fn issued(self) -> Option<Issued> {
         match self {
             IssueResult::Issued(issued) => Some(issued),

@@ -1,6 +1,6 @@
 //! The deliveries of one file as the keeper extends them, on a connection of its own.
 
-use litelease_keeper::{Due, Grant, Renewal, Rows, Seen};
+use litelease_hold::{Due, HeldGrant, Renewal, Rows, Seen};
 
 use crate::error::lift;
 use crate::kept_rows::KeptRows;
@@ -51,11 +51,11 @@ impl Rows for DeliveredRows {
     }
 
     /// The worker ends its deliveries itself.
-    fn release(&mut self, _: &Grant) -> std::result::Result<(), Loss> {
+    fn release(&mut self, _: &HeldGrant) -> std::result::Result<(), Loss> {
         Ok(())
     }
 
-    fn look(&mut self, grant: &Grant) -> Seen {
+    fn look(&mut self, grant: &HeldGrant) -> Seen {
         let checked = self.0.db.with(|db| lift(db.store().check_receipt(&grant.owner)));
         // What cannot be read now is left to the extensions.
         let is_current = checked.map_or(true, |answer| answer.is_acknowledged());
@@ -68,7 +68,7 @@ impl Rows for DeliveredRows {
 }
 
 /// Returns why a delivery could not be extended.
-fn loss(tx: &Transaction<'_>, grant: &Grant) -> Result<Loss> {
+fn loss(tx: &Transaction<'_>, grant: &HeldGrant) -> Result<Loss> {
     Ok(match lift(tx.store().check_receipt(&grant.owner))? {
         // Nobody else has received the item, but its deadline has passed.
         AckResult::Acknowledged => Loss::Expired,

@@ -26,8 +26,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// use litelease::{Election, HoldOptions, Litelease};
 ///
 /// # fn main() -> Result<(), litelease::HoldError> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("app.sqlite3");
+/// # litelease_doctest::path!(path);
 /// let db = Litelease::open_own(&path)?;
 /// let election = Election::new(&db, "leader")?;
 /// let leader = election.campaign("10.0.0.7:4000", HoldOptions::new(Duration::from_secs(30)))?;
@@ -49,10 +48,7 @@ pub struct Election {
 /// The leader of an election as others see it.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{Election, HoldOptions, LeaderInfo, Litelease};
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// # litelease_doctest::file!(db);
 /// let election = Election::new(&db, "leader")?;
 /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
 /// let known: LeaderInfo = election.leader()?.unwrap();
@@ -75,10 +71,7 @@ pub struct LeaderInfo {
 /// What an [`Observer`] sees.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{Election, Litelease, Observed};
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// # litelease_doctest::file!(db);
 /// let mut observer = Election::new(&db, "leader")?.observe()?;
 /// assert_eq!(observer.next(Duration::ZERO)?, Observed::Vacant);
 /// assert_eq!(observer.next(Duration::ZERO)?, Observed::Unchanged);
@@ -97,10 +90,7 @@ pub enum Observed {
 /// Follows an election. Made by [`Election::observe`].
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{Election, HoldOptions, Litelease, Observed};
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// # litelease_doctest::file!(db);
 /// let election = Election::new(&db, "leader")?;
 /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
 /// let mut observer = election.observe()?;
@@ -124,10 +114,7 @@ pub struct Observer {
 /// The leader of an election, until this is dropped or it is lost. Made by [`Election::campaign`].
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{Election, HoldOptions, Leader, Litelease};
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// # litelease_doctest::file!(db);
 /// let election = Election::new(&db, "leader")?;
 /// let leader: Leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
 /// leader.check()?;
@@ -143,14 +130,6 @@ pub struct Leader {
 impl Election {
     /// Returns the election under `name`, on a connection of its own. Fails for a database in
     /// memory.
-    ///
-    /// ```
-    /// # use litelease::{Election, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// assert_eq!(Election::new(&db, "leader")?.leader()?, None);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn new(db: &Litelease, name: &str) -> Result<Self> {
         let file = db.store().file().ok_or(HoldError::InMemory)?;
         Ok(Election { name: name.into(), db: open(&file)?, file })
@@ -161,10 +140,7 @@ impl Election {
     /// leads until then.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Election, HoldError, HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let election = Election::new(&db, "leader")?;
     /// let patience = HoldOptions::new(Duration::from_secs(30)).wait(Duration::from_millis(10));
     /// let leader = election.campaign("a", patience.clone())?;
@@ -181,10 +157,7 @@ impl Election {
     /// Returns the present leader, if there is one: its term and its value in one snapshot.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Election, HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let election = Election::new(&db, "leader")?;
     /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
     /// assert_eq!(election.leader()?.map(|known| known.term), Some(leader.term()));
@@ -212,10 +185,7 @@ impl Election {
     /// Follows the election: the present state first, and then its changes.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Election, HoldOptions, Litelease, Observed};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let election = Election::new(&db, "leader")?;
     /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
     /// let mut observer = election.observe()?;
@@ -236,16 +206,6 @@ impl Observer {
     ///
     /// Changes come in order, and what is returned is always the newest: it may skip what was true
     /// only between two calls. Renewals are no change.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Election, Litelease, Observed};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let mut observer = Election::new(&db, "leader")?.observe()?;
-    /// assert_eq!(observer.next(Duration::from_secs(60))?, Observed::Vacant);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn next(&mut self, timeout: Duration) -> Result<Observed> {
         let begin = std::time::Instant::now();
         loop {
@@ -276,16 +236,6 @@ fn is_change(last: Option<&LeaderInfo>, found: Option<&LeaderInfo>) -> bool {
 
 impl Leader {
     /// Returns the term: the fencing token of the lease.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Election, HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let election = Election::new(&db, "leader")?;
-    /// assert_eq!(election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?.term(), 1);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn term(&self) -> i64 {
         self.held.token()
     }
@@ -293,10 +243,7 @@ impl Leader {
     /// Returns the hold on the lease, to present its token, or to be told when it is lost.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Election, HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let election = Election::new(&db, "leader")?;
     /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
     /// leader.held().on_lost(|lost| eprintln!("stop: {lost}"));
@@ -308,16 +255,6 @@ impl Leader {
 
     /// Checks whether the lease can still be trusted. Call it before you serve what was computed
     /// from memory.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Election, HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let election = Election::new(&db, "leader")?;
-    /// election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?.check()?;
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn check(&self) -> Result<(), Lost> {
         self.held.check()
     }
@@ -326,10 +263,7 @@ impl Leader {
     /// this is no longer the leader.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Election, HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let election = Election::new(&db, "leader")?;
     /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
     /// leader.proclaim("b")?;
@@ -338,7 +272,7 @@ impl Leader {
     /// ```
     pub fn proclaim(&self, value: impl ToSql) -> Result<()> {
         self.check()?;
-        match self.db.attach(self.held.name(), self.term(), value)? {
+        match self.db.attach((self.held.name(), self.term()), value)? {
             GrantResult::Done => Ok(()),
             GrantResult::Stale { reason } => {
                 let current = self.db.inspect(self.held.name())?;
@@ -355,10 +289,7 @@ impl Leader {
     /// guards.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Election, HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.conn().execute_batch("CREATE TABLE config (rate INTEGER); INSERT INTO config VALUES (5)")?;
     /// let election = Election::new(&db, "leader")?;
     /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
@@ -391,10 +322,7 @@ impl Leader {
     /// does it, too, and ignores errors.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Election, HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let election = Election::new(&db, "leader")?;
     /// election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?.resign()?;
     /// assert_eq!(election.leader()?, None);

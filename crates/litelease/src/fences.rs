@@ -7,17 +7,14 @@ use rusqlite::ToSql;
 use rusqlite::types::{self, ToSqlOutput, ValueRef};
 
 use crate::error::{failure, lift};
-use crate::{AdmitResult, CheckpointResult, Guard, GuardInfo, Leases, Result};
+use crate::{AdmitResult, CheckpointResult, GrantRef, Guard, GuardInfo, Leases, Result};
 
 /// The latest checkpoint of a name.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let lease = db.claim("import", "a", Duration::from_secs(30))?.acquired().unwrap();
-/// let stored = db.checkpoint("import", lease.token, "row 4711")?;
+/// let stored = db.checkpoint(&lease, "row 4711")?;
 /// let last: Checkpoint = db.last_checkpoint("import")?.unwrap();
 /// assert_eq!(last.token, 1);
 /// assert_eq!(last.value, rusqlite::types::Value::Text("row 4711".into()));
@@ -39,13 +36,10 @@ impl Checkpoint {
     /// is not known whether grants in between have done more.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
     /// let old = db.claim("import", "a", ttl)?.acquired().unwrap();
-    /// let _ = db.checkpoint("import", old.token, "page 3")?;
+    /// let _ = db.checkpoint(&old, "page 3")?;
     /// let new = db.transfer(&old, "b", ttl)?.transferred().unwrap();
     /// assert!(db.last_checkpoint("import")?.unwrap().is_from_predecessor(new.token));
     /// # Ok::<(), litelease::Error>(())
@@ -67,18 +61,15 @@ impl Leases {
     /// guarded, none of its columns can be dropped.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, text)")?;
     /// db.guard("orders", "order-writer", &Guard::by_connection())?;
-    /// # db.present("order-writer", 1)?;
+    /// # db.present(("order-writer", 1))?;
     /// let write = db.conn().execute("INSERT INTO orders (text) VALUES ('a')", []);
     /// assert!(is_stale(&write.unwrap_err()), "nobody was granted the name yet");
     ///
     /// let lease = db.claim("order-writer", "a", Duration::from_secs(30))?.acquired().unwrap();
-    /// db.present("order-writer", lease.token)?;
+    /// db.present(&lease)?;
     /// db.conn().execute("INSERT INTO orders (text) VALUES ('a')", [])?;
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -87,33 +78,11 @@ impl Leases {
     }
 
     /// Removes the guard by `name` from a table, or all its guards. Returns how many there were.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # db.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
-    /// db.guard("orders", "order-writer", &Guard::by_connection())?;
-    /// assert_eq!(db.unguard("orders", None)?, 1);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64> {
         lift(self.verbs()?.unguard(table, name))
     }
 
     /// Lists all guards, and whether their triggers are intact.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # db.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
-    /// db.guard("orders", "order-writer", &Guard::by_connection())?;
-    /// assert!(db.guards()?.iter().all(|guard| guard.is_intact));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn guards(&self) -> Result<Vec<GuardInfo>> {
         lift(self.verbs()?.guards())
     }
@@ -129,31 +98,20 @@ impl Leases {
     /// dropped since.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let lease = db.claim("order-writer", "a", Duration::from_secs(30))?.acquired().unwrap();
-    /// assert!(db.present("order-writer", lease.token)?);
+    /// assert!(db.present(&lease)?);
     ///
     /// let _ = db.transfer(&lease, "b", Duration::from_secs(30))?;
-    /// assert!(!db.present("order-writer", lease.token)?);
+    /// assert!(!db.present(&lease)?);
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn present(&self, name: &str, token: i64) -> Result<bool> {
+    pub fn present<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<bool> {
+        let GrantRef { name, token, .. } = grant.into();
         lift(self.verbs()?.present(name, token))
     }
 
     /// Withdraws the token presented for `name`, for a connection that goes back to a pool.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// db.withdraw("order-writer")?;
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn withdraw(&self, name: &str) -> Result<()> {
         lift(self.verbs()?.withdraw(name))
     }
@@ -162,37 +120,24 @@ impl Leases {
     /// `name`. For an old token it returns `Stale` and stores nothing.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let old = db.claim("import", "a", Duration::from_secs(30))?.acquired().unwrap();
     /// let new = db.transfer(&old, "b", Duration::from_secs(30))?.transferred().unwrap();
-    /// assert_eq!(db.checkpoint("import", new.token, 4711)?, CheckpointResult::Stored);
-    /// let late = db.checkpoint("import", old.token, 17)?;
+    /// assert_eq!(db.checkpoint(&new, 4711)?, CheckpointResult::Stored);
+    /// let late = db.checkpoint(&old, 17)?;
     /// assert_eq!(late, CheckpointResult::Stale { newest: Some(2) });
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn checkpoint(
+    pub fn checkpoint<'g>(
         &self,
-        name: &str,
-        token: i64,
+        grant: impl Into<GrantRef<'g>>,
         value: impl ToSql,
     ) -> Result<CheckpointResult> {
-        let output = value.to_sql()?;
+        let (GrantRef { name, token, .. }, output) = (grant.into(), value.to_sql()?);
         lift(self.verbs()?.checkpoint(name, token, as_value(&output, "a checkpoint")?, self.when()))
     }
 
     /// Returns the latest checkpoint of `name`, from which a successor continues.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert_eq!(db.last_checkpoint("import")?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn last_checkpoint(&self, name: &str) -> Result<Option<Checkpoint>> {
         lift(self.verbs()?.last_checkpoint(name, |token, value, updated_at_ms| Checkpoint {
             token,
@@ -229,9 +174,7 @@ impl Leases {
 /// token.
 ///
 /// ```
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// # db.conn().execute_batch("CREATE TABLE orders (text, lease_token INTEGER)")?;
 /// db.guard("orders", "order-writer", &Guard::by_column("lease_token"))?;
 /// match db.conn().execute("INSERT INTO orders VALUES ('a', 7)", []) {

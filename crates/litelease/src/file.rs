@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 use std::fs;
 
-use litelease_files::{FileLock, LockKind, held_locks};
+use litelease_sys::{FileLock, LockKind, held_locks};
 use rusqlite::{Connection, ffi};
 
 /// Checks whether the file of a connection was moved, deleted or replaced since it was opened.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use litelease_files::create_private;
+use litelease_sys::create_private;
 
 use crate::error::{failure, lift};
 use crate::{AdmitResult, Litelease, Result};
@@ -19,8 +19,7 @@ use crate::{AdmitResult, Litelease, Result};
 /// ```
 /// use litelease::{AdmitResult, Gate};
 ///
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("gate.sqlite3");
+/// # litelease_doctest::path!(path);
 /// let gate = Gate::open(&path)?;
 /// assert_eq!(gate.admit("printer", 7)?, AdmitResult::Admitted);
 /// assert_eq!(gate.admit("printer", 8)?, AdmitResult::Admitted);
@@ -35,13 +34,6 @@ pub struct Gate {
 impl Gate {
     /// Opens the file of a gate. Creates it if it is missing, readable by its owner alone (0600),
     /// as [`open_own`](Litelease::open_own) does.
-    ///
-    /// ```
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("gate.sqlite3");
-    /// let gate = litelease::Gate::open(&path)?;
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         create_private(path.as_ref());
         let file = Litelease::open(path)?;
@@ -56,9 +48,7 @@ impl Gate {
     /// Admits a token unless a larger one was admitted for `name` before, and remembers it.
     ///
     /// ```
-    /// # use litelease::{AdmitResult, Gate};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("gate.sqlite3");
+    /// # litelease_doctest::path!(path);
     /// # let gate = Gate::open(&path)?;
     /// # let token = 7;
     /// match gate.admit("printer", token)? {

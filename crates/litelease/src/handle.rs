@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
-use litelease_files::create_private;
+use litelease_sys::create_private;
 use rusqlite::Connection;
 
 use crate::error::lift;
@@ -24,8 +24,7 @@ use crate::{Leases, Result, Transaction};
 /// use litelease::{ClaimResult, Litelease};
 ///
 /// # fn main() -> litelease::Result<()> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("app.sqlite3");
+/// # litelease_doctest::path!(path);
 /// let db = Litelease::open(&path)?;
 /// db.bootstrap()?;
 /// let ClaimResult::Acquired(lease) = db.claim("scheduler", "a", Duration::from_secs(30))? else {
@@ -86,27 +85,11 @@ impl Litelease {
     ///
     /// The connection's busy timeout is the default of `rusqlite`, 5 seconds. To choose another,
     /// open the connection yourself and hand it to [`from_connection`](Litelease::from_connection).
-    ///
-    /// ```
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("app.sqlite3");
-    /// let db = Litelease::open(&path)?;
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Litelease::from_connection(Connection::open(path)?))
     }
 
     /// Takes over a connection that the caller opened and set up.
-    ///
-    /// ```
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// let conn = Connection::open_in_memory()?;
-    /// conn.busy_timeout(std::time::Duration::from_millis(200))?;
-    /// let db = Litelease::from_connection(conn);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn from_connection(connection: Connection) -> Self {
         // SAFETY: the connection is dropped after the verbs, or given away once they are gone.
         let leases = unsafe { Leases::on(view(&connection), Kind::Plain) };
@@ -120,15 +103,6 @@ impl Litelease {
     /// Only its owner can read a new file (0600). To share it, create it empty beforehand with the
     /// mode and group of your choice, or change those later: the files beside it follow. An
     /// existing file keeps its mode and its journal mode. The busy timeout is 10 seconds.
-    ///
-    /// ```
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("leases.sqlite3");
-    /// let db = Litelease::open_own(&path)?;
-    /// assert_eq!(db.inspect("scheduler")?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn open_own(path: impl AsRef<Path>) -> Result<Self> {
         create_private(path.as_ref());
         let db = Litelease::open(path)?;
@@ -142,10 +116,7 @@ impl Litelease {
     /// work it allows are committed together or not at all.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let tx = db.transaction()?;
     /// let lease = tx.claim("import", "a", Duration::from_secs(30))?.acquired();
     /// tx.conn().execute_batch("CREATE TABLE imported (id)")?;
@@ -160,12 +131,10 @@ impl Litelease {
     /// Returns the same verbs as a borrowed handle, for code that takes a [`LiteleaseRef`].
     ///
     /// ```
-    /// # use litelease::{Litelease, LiteleaseRef, rusqlite::Connection};
     /// fn is_free(leases: &LiteleaseRef<'_>, name: &str) -> litelease::Result<bool> {
     ///     Ok(leases.inspect(name)?.is_none())
     /// }
-    /// # let db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// assert!(is_free(&db.borrowed(), "scheduler")?);
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -177,56 +146,22 @@ impl Litelease {
     ///
     /// Set what needs `&mut Connection`, such as hooks, before handing the connection to
     /// [`from_connection`](Litelease::from_connection).
-    ///
-    /// ```
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// db.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn conn(&self) -> &Connection {
         &self.connection
     }
 
     /// Checks whether the file was moved, deleted or replaced since it was opened. SQLite still
     /// uses the old file, where no other process sees what is granted.
-    ///
-    /// ```
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("app.sqlite3");
-    /// let db = Litelease::open_own(&path)?;
-    /// assert!(!db.has_moved());
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn has_moved(&self) -> bool {
         has_moved(&self.connection)
     }
 
     /// Returns the process that holds the file's write lock right now, if the system tells.
-    ///
-    /// ```
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let mut db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let tx = db.transaction()?;
-    /// # drop(tx);
-    /// # let other = Litelease::open(folder.path().join("app.sqlite3"))?;
-    /// assert_eq!(other.write_lock_pid(), None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn write_lock_pid(&self) -> Option<u32> {
         write_lock_pid(&self.leases.store().file()?)
     }
 
     /// Returns the connection, unchanged.
-    ///
-    /// ```
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// let conn: Connection = db.into_connection();
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn into_connection(self) -> Connection {
         self.connection
     }
@@ -235,13 +170,6 @@ impl Litelease {
 impl<'c> LiteleaseRef<'c> {
     /// Returns the verbs on a connection. They join an open transaction; if none is open, each runs
     /// in one of its own.
-    ///
-    /// ```
-    /// # use litelease::{LiteleaseRef, rusqlite::Connection};
-    /// let conn = Connection::open_in_memory()?;
-    /// LiteleaseRef::new(&conn).bootstrap()?;
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn new(connection: &'c Connection) -> Self {
         LiteleaseRef::of(connection, Kind::Plain)
     }
@@ -280,13 +208,6 @@ impl<'c> LiteleaseRef<'c> {
     }
 
     /// Returns the connection, for the caller's own statements.
-    ///
-    /// ```
-    /// # use litelease::{LiteleaseRef, rusqlite::Connection};
-    /// # let conn = Connection::open_in_memory()?;
-    /// assert!(LiteleaseRef::new(&conn).conn().is_autocommit());
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn conn(&self) -> &'c Connection {
         self.connection
     }

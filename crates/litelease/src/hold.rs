@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use litelease_keeper::{
-    Asked, Clock, Grant, Handed, Hold, HolderKind, Identity, Keeper, Kept, ProcessKeeper, Renewal,
-    Rows, SystemClock, Window,
+use litelease_hold::{
+    Asked, Clock, Handed, HeldGrant, Hold, HolderKind, Identity, Keeper, Kept, ProcessKeeper,
+    Renewal, Rows, SystemClock, Window,
 };
 use rusqlite::Connection;
 use rusqlite::types::Value;
@@ -14,8 +14,8 @@ use crate::kept_rows::{KeptRows, is_busy, loss, renewal};
 use crate::session::Members;
 use crate::wait::{Claim, Waited, claim_wait};
 use crate::{
-    ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, LossSignal, Lost,
-    RenewResult, RequestInfo, Transaction,
+    ClaimResult, GrantRef, HoldError, Lease, Leases, Litelease, LiteleaseRef, Loss, LossSignal,
+    Lost, RenewResult, RequestInfo, Transaction,
 };
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -52,8 +52,7 @@ pub struct HoldOptions {
 /// use litelease::{HoldOptions, Litelease};
 ///
 /// # fn main() -> Result<(), litelease::HoldError> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("app.sqlite3");
+/// # litelease_doctest::path!(path);
 /// let db = Litelease::open_own(&path)?;
 /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)).wait(Duration::from_secs(5)))?;
 /// for shelf in ["fiction", "poetry"] {
@@ -78,13 +77,6 @@ pub struct Held {
 impl HoldOptions {
     /// Returns options for a hold whose renewals last `ttl` each, and which does not wait for the
     /// name.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::HoldOptions;
-    /// let options = HoldOptions::new(Duration::from_secs(60));
-    /// # let _ = options;
-    /// ```
     pub fn new(ttl: Duration) -> Self {
         HoldOptions {
             ttl,
@@ -98,44 +90,18 @@ impl HoldOptions {
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::HoldOptions;
-    /// let patient = HoldOptions::new(Duration::from_secs(60)).wait(Duration::MAX);
-    /// # let _ = patient;
-    /// ```
     pub fn wait(self, wait: Duration) -> Self {
         HoldOptions { wait, ..self }
     }
 
     /// Names a process group that does the work. If this process dies, a successor waits until that
     /// group has ended, too, or until the ttl is over.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::HoldOptions;
-    /// # let leader = 4711;
-    /// let options = HoldOptions::new(Duration::from_secs(60)).group(leader);
-    /// # let _ = options;
-    /// ```
     pub fn group(self, group: u32) -> Self {
         HoldOptions { kind: HolderKind::Run { group }, ..self }
     }
 
     /// Attaches a value in the commit of the claim, such as the address of a leader: see
     /// [`attach`](Leases::attach). Whoever sees the grant sees the value.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let options = HoldOptions::new(Duration::from_secs(60)).value("10.0.0.7:4000".to_owned());
-    /// let held = db.hold("leader", options)?;
-    /// assert_eq!(db.value("leader")?, Some("10.0.0.7:4000".to_owned().into()));
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn value(self, value: impl Into<Value>) -> Self {
         HoldOptions { value: Some(value.into()), ..self }
     }
@@ -145,10 +111,7 @@ impl HoldOptions {
     /// the claim: see [`limit`](Leases::limit).
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let options = HoldOptions::new(Duration::from_secs(60)).progress_within(Duration::from_secs(300));
     /// let held = db.hold("import", options)?;
     /// for page in 1..=3 {
@@ -163,16 +126,6 @@ impl HoldOptions {
 
     /// Ends the lease after this time at the latest, however often it is renewed. The limit is
     /// stored in the commit of the claim: see [`limit`](Leases::limit).
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let options = HoldOptions::new(Duration::from_secs(60)).max_time(Duration::from_secs(7200));
-    /// let held = db.hold("import", options)?;
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn max_time(self, time: Duration) -> Self {
         HoldOptions { max_time: Some(time), ..self }
     }
@@ -180,15 +133,6 @@ impl HoldOptions {
     /// Asks the present holder to give the lease up within this time, while waiting for it: see
     /// [`request`](Leases::request). Withdraws the request if the time to [wait](HoldOptions::wait)
     /// is over.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::HoldOptions;
-    /// let options = HoldOptions::new(Duration::from_secs(60))
-    ///     .wait(Duration::from_secs(600))
-    ///     .request(Duration::from_secs(300));
-    /// # let _ = options;
-    /// ```
     pub fn request(self, within: Duration) -> Self {
         HoldOptions { request: Some(within), ..self }
     }
@@ -210,16 +154,6 @@ macro_rules! holding {
         /// that was open at the fork, such as the one of this handle, and must not open its file:
         /// SQLite takes no lock there, and what the child commits can be lost when the parent
         /// closes the file. Close your connections before you fork, or start a program instead.
-        ///
-        /// ```
-        /// # use std::time::Duration;
-        /// # use litelease::{HoldOptions, Litelease};
-        /// # let folder = tempfile::tempdir().unwrap();
-        /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-        /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-        /// assert_eq!(held.token(), 1);
-        /// # Ok::<(), litelease::HoldError>(())
-        /// ```
         pub fn hold(
             &self,
             name: &str,
@@ -268,10 +202,10 @@ impl Held {
             ClaimResult::Busy(current) => return Err(HoldError::Busy(current)),
         };
         let file = leases.store().file().ok_or(HoldError::InMemory)?;
-        let grant = Grant { name: name.into(), owner, token: lease.token, ttl };
+        let grant = HeldGrant { name: name.into(), owner, token: lease.token, ttl };
         let granted = Renewal {
             granted: (first < ttl).then_some(first),
-            ..Renewal::whole(lease.lease_expires_at_ms)
+            ..Renewal::whole(lease.expires_at_ms)
         };
         let hold = || Hold::new(grant.clone(), window, start, granted);
         let open = || Ok(Box::new(KeptRows::open(&file)?) as Box<dyn Rows>);
@@ -290,10 +224,7 @@ impl Held {
     /// does.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Guard, HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.conn().execute_batch("CREATE TABLE orders (id)").map_err(litelease::Error::from)?;
     /// # db.guard("orders", "orders", &Guard::by_connection())?;
     /// let held = db.hold("orders", HoldOptions::new(Duration::from_secs(60)))?;
@@ -302,81 +233,33 @@ impl Held {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn present_on(&self, leases: &Leases) -> crate::Result<bool> {
-        leases.present(self.name(), self.token())
+        leases.present(self)
     }
 
     /// Returns the name that is held.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// assert_eq!(db.hold("books", HoldOptions::new(Duration::from_secs(60)))?.name(), "books");
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn name(&self) -> &str {
         &self.kept.hold.grant().name
     }
 
     /// Returns the owner text, which is unique to this hold: host, process and a random part.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Identity, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert!(Identity::parse(held.owner()).is_some_and(|who| who.pid == std::process::id()));
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn owner(&self) -> &str {
         &self.kept.hold.grant().owner
     }
 
     /// Returns the fencing token of this grant.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// assert_eq!(db.hold("books", HoldOptions::new(Duration::from_secs(60)))?.token(), 1);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn token(&self) -> i64 {
         self.kept.hold.grant().token
     }
 
     /// Returns the grant as the verbs take it, with the expiry of the last renewal.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert_eq!(db.inspect("books")?, Some(held.lease()));
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
-    pub fn lease(&self) -> LeaseInfo {
-        let Grant { name, owner, token, .. } = self.kept.hold.grant().clone();
-        LeaseInfo { name, owner, token, lease_expires_at_ms: self.kept.hold.expires_at_ms() }
+    pub fn lease(&self) -> Lease {
+        let HeldGrant { name, owner, token, .. } = self.kept.hold.grant().clone();
+        Lease { name, owner, token, expires_at_ms: self.kept.hold.expires_at_ms() }
     }
 
     /// Checks whether the lease can still be trusted. Once this has failed it always fails, with
     /// one exception: while a transaction with [`renew_in`](Held::renew_in) is open, its COMMIT
     /// decides.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// held.check()?;
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn check(&self) -> std::result::Result<(), Lost> {
         self.kept.hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
     }
@@ -387,78 +270,28 @@ impl Held {
     ///
     /// Call it as often as you like: it writes nothing itself. The keeper stores it with its next
     /// renewal. A [`checkpoint`](Leases::checkpoint) counts as progress, too.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// held.progress()?;
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn progress(&self) -> std::result::Result<(), Lost> {
         self.kept.progress(SystemClock.now());
         self.check()
     }
 
     /// Returns for how long the lease can be trusted from now on if no further renewal succeeds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert!(held.trusted_for() <= Duration::from_secs(54));
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn trusted_for(&self) -> Duration {
         self.lost().trusted_for()
     }
 
     /// Returns why the last renewal failed, or was granted less than the ttl, if it was. The lease
     /// is not lost yet: the keeper keeps trying.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert_eq!(held.trouble(), None);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn trouble(&self) -> Option<Loss> {
         self.kept.hold.trouble()
     }
 
     /// Returns a signal on which another thread can wait until the lease is lost.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert_eq!(held.lost().wait_timeout(Duration::from_millis(1)), None);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn lost(&self) -> LossSignal {
         LossSignal::new(self.kept.hold.clone())
     }
 
     /// Calls `callback` on a thread of its own when the lease is lost; at once if it already is.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// held.on_lost(|lost| eprintln!("stop: {lost}"));
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn on_lost(&self, callback: impl FnOnce(&Lost) + Send + 'static) {
         let name = self.name().to_owned();
         self.kept.hold.on_lost(move |reason| callback(&Lost { name, reason: reason.clone() }));
@@ -472,10 +305,7 @@ impl Held {
     /// renewal must be live at the COMMIT.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let mut db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
     /// let tx = db.transaction()?;
     /// tx.conn().execute_batch("CREATE TABLE shelves (name)")?; // or something longer
@@ -513,16 +343,6 @@ impl Held {
     /// Returns the open request for this lease, if somebody asks for it: see
     /// [`request`](Leases::request). Finish what you are doing, store a checkpoint, and
     /// [hand it over](Held::hand_over).
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert_eq!(held.requested(), None);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn requested(&self) -> Option<RequestInfo> {
         let Asked { requester, until_ms } = self.kept.hold.asked()?;
         Some(RequestInfo::new(requester, until_ms, self.token()))
@@ -530,16 +350,6 @@ impl Held {
 
     /// Calls `callback` on a thread of its own whenever somebody asks for this lease; at once if
     /// somebody already does.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// held.on_requested(|request| eprintln!("{} wants it", request.requester));
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn on_requested(&self, mut callback: impl FnMut(&RequestInfo) + Send + 'static) {
         let token = self.token();
         self.kept.hold.on_asked(move |Asked { requester, until_ms }| {
@@ -553,10 +363,7 @@ impl Held {
     /// If nobody asks, or it cannot be done, the hold comes back with the error.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldError, HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let ttl = Duration::from_secs(60);
     /// let held = db.hold("books", HoldOptions::new(ttl))?;
     /// let (held, error) = held.hand_over(ttl).unwrap_err();
@@ -568,12 +375,12 @@ impl Held {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     #[allow(clippy::result_large_err)] // the hold comes back
-    pub fn hand_over(mut self, ttl: Duration) -> Result<LeaseInfo, (Held, HoldError)> {
+    pub fn hand_over(mut self, ttl: Duration) -> Result<Lease, (Held, HoldError)> {
         match self.kept.hand_over(ttl, Duration::from_secs(5)) {
             Ok(Some(Handed { owner, token, expires_at_ms })) => {
                 self.released = true;
                 let name = self.name().to_owned();
-                Ok(LeaseInfo { name, owner, token, lease_expires_at_ms: expires_at_ms })
+                Ok(Lease { name, owner, token, expires_at_ms })
             }
             Ok(None) => Err((self, HoldError::NotRequested)),
             Err(reason) => {
@@ -589,10 +396,7 @@ impl Held {
     /// If the file is locked, it waits for a few seconds; after that the keeper keeps trying.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
     /// held.release()?;
     /// assert_eq!(db.owner("books")?, None);
@@ -613,6 +417,12 @@ impl Held {
     }
 }
 
+impl<'h> From<&'h Held> for GrantRef<'h> {
+    fn from(held: &'h Held) -> Self {
+        GrantRef { name: held.name(), token: held.token(), owner: Some(held.owner()) }
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         if !self.released {
@@ -626,19 +436,14 @@ impl Drop for Held {
 #[derive(Debug)]
 pub(crate) struct PendingRenewal {
     hold: Arc<Hold>,
-    lease: LeaseInfo,
+    lease: Lease,
     renewal: Renewal,
     start: Duration,
     done: bool,
 }
 
 impl PendingRenewal {
-    pub(crate) fn new(
-        hold: Arc<Hold>,
-        lease: LeaseInfo,
-        renewal: Renewal,
-        start: Duration,
-    ) -> Self {
+    pub(crate) fn new(hold: Arc<Hold>, lease: Lease, renewal: Renewal, start: Duration) -> Self {
         hold.renewing(start, renewal);
         PendingRenewal { hold, lease, renewal, start, done: false }
     }
@@ -649,7 +454,7 @@ impl PendingRenewal {
         found.is_ok_and(|found| {
             found.is_some_and(|found| {
                 (found.token, &found.owner) == (self.lease.token, &self.lease.owner)
-                    && found.lease_expires_at_ms >= self.lease.lease_expires_at_ms
+                    && found.expires_at_ms >= self.lease.expires_at_ms
             })
         })
     }

@@ -6,21 +6,51 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use litelease_keeper::NoKeeper;
+use litelease_hold::NoKeeper;
 
-use crate::{Error, LeaseInfo, Lost, Reader};
+use crate::{Error, Lease, Loss, Reader};
 
 /// What can go wrong with [`hold`](crate::Litelease::hold),
 /// [`claim_wait`](crate::Litelease::claim_wait) and a [`Tracker`](crate::Tracker). Errors of the
 /// verbs, of `rusqlite` and [`Lost`] turn into it with `?`.
+///
+/// With `?` it also turns into an [`Error`] of the same text, so that one function can hold, wait,
+/// work and call the verbs. `HoldError::from` gives the case back.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{HoldOptions, Litelease, WorkerOptions};
+///
+/// fn main() -> litelease::Result<()> {
+/// #   let folder = tempfile::tempdir().unwrap();
+/// #   let path = folder.path().join("app.sqlite3");
+///     let (ttl, wait) = (Duration::from_secs(60), Duration::from_secs(5));
+///     let db = Litelease::open_own(&path)?;
+///     let held = db.hold("books", HoldOptions::new(ttl).wait(wait))?;
+///     held.check()?;
+///     held.release()?;
+///     db.claim_wait("books", "a", ttl, wait)?;
+///     let worker = db.queue("mail").worker(WorkerOptions::new(ttl).until_empty())?;
+///     worker.run(|item| item.check())?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```
+/// use litelease::{Error, HoldError};
+///
+/// let error = Error::from(HoldError::NotRequested);
+/// assert_eq!(error.kind(), "NotRequested");
+/// assert_eq!(error.to_string(), HoldError::NotRequested.to_string());
+/// assert!(matches!(HoldError::from(error), HoldError::NotRequested));
+/// ```
 ///
 /// ```
 /// use std::time::Duration;
 /// use litelease::{HoldError, HoldOptions, Litelease};
 ///
 /// # fn main() -> Result<(), HoldError> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("app.sqlite3");
+/// # litelease_doctest::path!(path);
 /// let db = Litelease::open_own(&path)?;
 /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
 /// match db.hold("books", HoldOptions::new(Duration::from_secs(60))) {
@@ -34,7 +64,7 @@ use crate::{Error, LeaseInfo, Lost, Reader};
 #[non_exhaustive]
 pub enum HoldError {
     /// Another owner has the name, and the time to wait is over.
-    Busy(LeaseInfo),
+    Busy(Lease),
     /// The held lease can no longer be trusted.
     Lost(Lost),
     /// The ttl is too short to be kept alive: at least 101 ms.
@@ -95,6 +125,21 @@ pub enum HoldError {
     NoThread(io::Error),
     /// An error of a verb.
     Lease(Error),
+}
+
+/// A held lease that can no longer be trusted.
+///
+/// ```
+/// # use litelease::{Loss, Lost};
+/// let lost = Lost { name: "books".into(), reason: Loss::Broken };
+/// assert_eq!(lost.to_string(), "the lease on \"books\" is lost: broken by an operator");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// What was held.
+    pub name: String,
+    /// Why it is over.
+    pub reason: Loss,
 }
 
 impl HoldError {
@@ -200,9 +245,39 @@ impl std::error::Error for HoldError {
     }
 }
 
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the lease on {:?} is lost: {}", self.name, self.reason)
+    }
+}
+
+impl std::error::Error for Lost {}
+
 impl From<Error> for HoldError {
     fn from(error: Error) -> Self {
-        HoldError::Lease(error)
+        match error {
+            // One of ours, on its way back.
+            Error::Hold { kind, error } => match error.downcast() {
+                Ok(error) => *error,
+                Err(error) => HoldError::Lease(Error::Hold { kind, error }),
+            },
+            error => HoldError::Lease(error),
+        }
+    }
+}
+
+impl From<HoldError> for Error {
+    fn from(error: HoldError) -> Self {
+        match error {
+            HoldError::Lease(error) => error,
+            error => Error::Hold { kind: error.kind(), error: Box::new(error) },
+        }
+    }
+}
+
+impl From<Lost> for Error {
+    fn from(lost: Lost) -> Self {
+        HoldError::Lost(lost).into()
     }
 }
 

@@ -11,10 +11,7 @@ impl Pools<'_> {
     /// [`return_slot`](Pools::return_slot) ends it.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let pools = db.pools();
     /// pools.register("seats", 1)?;
     /// let seat = pools.at(100).borrow("seats", Duration::from_millis(50))?.unwrap();
@@ -33,10 +30,7 @@ impl Pools<'_> {
     /// The borrower is not asked: its token no longer counts once the slot is lent again.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let pools = db.pools();
     /// # pools.register("seats", 1)?;
     /// let seat = pools.borrow("seats", Duration::from_secs(30))?.unwrap();

@@ -70,7 +70,6 @@ impl<'c> Loan<'c> {
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        self.leases.store().pay_debts_silently();
         if !self.is_kept && self.leases.store().has_statements() {
             keep(self.connection, self.kind, &self.leases);
         }
@@ -102,12 +101,9 @@ fn keep(connection: Connection, kind: Kind, leases: &Leases) {
 /// Drops the cache entry of a connection that is about to close.
 fn closing(db: *mut sqlite3) {
     let address = db as usize;
+    let kept = map(address).remove(&address);
     // Not under the lock: dropping the verbs calls SQLite.
-    let Some(Kept(kept)) = map(address).remove(&address) else { return };
-    for leases in kept.into_iter().flatten() {
-        // SQLite rolls back what is open, and statements cannot be run any more.
-        leases.store().leave_debts();
-    }
+    drop(kept);
 }
 
 fn address(connection: Connection) -> usize {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use litelease_core::Request;
-use litelease_keeper::{Asked, Due, Grant, Handed, Renewal, Rows, Seen};
+use litelease_hold::{Asked, Due, Handed, HeldGrant, Renewal, Rows, Seen};
 use litelease_store::When;
 use rusqlite::ErrorCode;
 
@@ -13,8 +13,8 @@ use crate::file::write_lock_pid;
 use crate::leases::in_ms;
 use crate::own_connection::OwnConnection;
 use crate::{
-    Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result, Transaction,
-    TransferResult, now_ms,
+    Error, GrantRef, Lease, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result,
+    Transaction, TransferResult, now_ms,
 };
 
 /// How long a commit waits for readers, while no new ones get in. Other files wait meanwhile, so
@@ -56,10 +56,10 @@ impl KeptRows {
             for Due { grant, progress, .. } in due {
                 if let Some(ago) = progress {
                     // A grant that is over by now is rejected below.
-                    let _ = tx.at(now_ms() - in_ms(*ago)).progress(&grant.name, grant.token)?;
+                    let _ = tx.at(now_ms() - in_ms(*ago)).progress((&grant.name, grant.token))?;
                 }
                 let asked_at_ms = now_ms();
-                answers.push(match tx.renew(&lease(grant), grant.ttl) {
+                answers.push(match tx.renew(*grant, grant.ttl) {
                     Ok(RenewResult::Renewed(lease)) => Ok(renewal(asked_at_ms, grant.ttl, &lease)),
                     Ok(RenewResult::Rejected { reason, current }) => {
                         Err(loss(grant.token, reason, current))
@@ -78,17 +78,17 @@ impl KeptRows {
     /// Hands a grant over by a verb of the caller's choice.
     pub(crate) fn hand_over_by(
         &self,
-        grant: &Grant,
-        hand_over: impl FnOnce(&Litelease, &LeaseInfo) -> Result<TransferResult>,
+        grant: &HeldGrant,
+        hand_over: impl FnOnce(&Litelease, GrantRef<'_>) -> Result<TransferResult>,
     ) -> std::result::Result<Option<Handed>, Loss> {
         if self.is_moved() {
             return Err(Loss::FileReplaced);
         }
-        match self.db.with(|db| hand_over(db, &lease(grant))) {
+        match self.db.with(|db| hand_over(db, grant.into())) {
             Ok(TransferResult::Transferred(handed)) => Ok(Some(Handed {
                 owner: handed.owner,
                 token: handed.token,
-                expires_at_ms: handed.lease_expires_at_ms,
+                expires_at_ms: handed.expires_at_ms,
             })),
             Ok(TransferResult::Rejected { reason: Reason::NotRequested, .. }) => Ok(None),
             Ok(TransferResult::Rejected { reason, current }) => {
@@ -126,11 +126,11 @@ impl Rows for KeptRows {
         answers.unwrap_or_else(|error| vec![Err(self.trouble(&error)); due.len()])
     }
 
-    fn release(&mut self, grant: &Grant) -> std::result::Result<(), Loss> {
+    fn release(&mut self, grant: &HeldGrant) -> std::result::Result<(), Loss> {
         if self.is_moved() {
             return Err(Loss::FileReplaced);
         }
-        match self.db.with(|db| db.release(&lease(grant))) {
+        match self.db.with(|db| db.release(grant)) {
             Ok(ReleaseResult::Released { .. }) => Ok(()),
             Ok(ReleaseResult::Rejected { reason, current }) => {
                 Err(loss(grant.token, reason, current))
@@ -139,8 +139,8 @@ impl Rows for KeptRows {
         }
     }
 
-    fn look(&mut self, grant: &Grant) -> Seen {
-        let seen = |lease: LeaseInfo<&str>, asked: Option<(&str, Request)>| Seen {
+    fn look(&mut self, grant: &HeldGrant) -> Seen {
+        let seen = |lease: Lease<&str>, asked: Option<(&str, Request)>| Seen {
             is_current: lease.token == grant.token && lease.owner == grant.owner,
             asked: asked.map(|(requester, request)| Asked {
                 requester: requester.into(),
@@ -157,7 +157,7 @@ impl Rows for KeptRows {
 
     fn hand_over(
         &mut self,
-        grant: &Grant,
+        grant: &HeldGrant,
         ttl: Duration,
     ) -> std::result::Result<Option<Handed>, Loss> {
         self.hand_over_by(grant, |db, lease| db.hand_over(lease, ttl))
@@ -189,44 +189,18 @@ pub(crate) fn is_of_one_name(error: &Error) -> bool {
 }
 
 /// Returns what a rejection means for a holder that has not released its lease.
-pub(crate) fn loss(token: i64, reason: Reason, current: Option<LeaseInfo>) -> Loss {
-    match (reason, current) {
-        (_, Some(current)) if current.token != token => {
-            Loss::Superseded { by: current.token, owner: Some(current.owner) }
-        }
-        // Who takes over what has run out is granted it and keeps it for a while. A token that grew
-        // by one without anybody having it is what a break leaves behind.
-        (Reason::Superseded { by }, _) if by == token + 1 => Loss::Broken,
-        (Reason::Superseded { by }, _) => Loss::Superseded { by, owner: None },
-        (Reason::Released, _) => Loss::ReleasedElsewhere,
-        (Reason::Expired, _) => Loss::Expired,
-        (Reason::NoProgress, _) => Loss::NoProgress,
-        (Reason::TimeIsUp, _) => Loss::TimeIsUp,
-        (Reason::Requested, _) => Loss::Requested,
-        // The row knows less than the holder: it is another file, or an older one.
-        (Reason::NeverClaimed | Reason::UnknownToken | Reason::HeldBy, _) => Loss::FileReplaced,
-        // Only a handoff is rejected like this, and its caller looks for it.
-        (Reason::NotRequested, _) => Loss::CannotRenew { error: reason.to_string() },
-    }
+pub(crate) fn loss(token: i64, reason: Reason, current: Option<Lease>) -> Loss {
+    let current = current.map(|current| (current.token, current.owner));
+    Loss::from_rejection(token, reason, current, Loss::FileReplaced)
 }
 
 /// Returns what was granted to a claim or renewal by `ttl` that began at `asked_at_ms`.
-pub(crate) fn renewal(asked_at_ms: i64, ttl: Duration, lease: &LeaseInfo) -> Renewal {
-    let expires_at_ms = lease.lease_expires_at_ms;
+pub(crate) fn renewal(asked_at_ms: i64, ttl: Duration, lease: &Lease) -> Renewal {
+    let expires_at_ms = lease.expires_at_ms;
     let is_whole = expires_at_ms >= asked_at_ms.saturating_add(in_ms(ttl));
     // Measured now, which is later than the row was written, and without the millisecond that has
     // begun: so it is never too long.
     let left_ms = u64::try_from(expires_at_ms.saturating_sub(now_ms() + 1)).unwrap_or(0);
     let granted = (!is_whole).then(|| Duration::from_millis(left_ms));
     Renewal { expires_at_ms, granted }
-}
-
-/// A grant as the verbs name it. They do not look at the expiry.
-pub(crate) fn lease(grant: &Grant) -> LeaseInfo {
-    LeaseInfo {
-        name: grant.name.clone(),
-        owner: grant.owner.clone(),
-        token: grant.token,
-        lease_expires_at_ms: 0,
-    }
 }

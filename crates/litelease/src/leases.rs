@@ -12,8 +12,8 @@ use crate::error::lift;
 use crate::kept::Kind;
 use crate::notify::Notifier;
 use crate::{
-    BreakResult, ClaimResult, EpochInfo, Error, LeaseInfo, LeaseRow, ReleaseResult, RenewResult,
-    Result, TransferResult,
+    BreakResult, ClaimResult, EpochInfo, Error, GrantRef, Lease, LeaseRow, ReleaseResult,
+    RenewResult, Result, TransferResult,
 };
 
 /// The verbs on leases. Every handle of this crate has them.
@@ -64,10 +64,7 @@ const _: fn() = || {
 /// The verbs of a handle at a given time: see [`Leases::at`].
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let early: LeasesAt<'_> = db.at(100);
 /// early.claim("scheduler", "a", Duration::from_millis(50))?;
 /// assert_eq!(early.owner("scheduler")?.as_deref(), Some("a"));
@@ -88,10 +85,7 @@ impl Leases {
     /// the clock.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let ttl = Duration::from_millis(50);
     /// db.at(100).claim("scheduler", "a", ttl)?;
     /// assert!(matches!(db.at(149).claim("scheduler", "b", ttl)?, ClaimResult::Busy(_)));
@@ -117,15 +111,6 @@ impl Leases {
     ///
     /// On a connection that was opened for reading it only checks the table. With `PRAGMA
     /// query_only` it fails if the boot is not recorded yet.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// db.bootstrap()?;
-    /// db.bootstrap()?; // as often as you like
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn bootstrap(&self) -> Result<()> {
         lift(self.verbs()?.bootstrap())
     }
@@ -143,10 +128,7 @@ impl Leases {
     /// a claim outside a transaction on such a connection.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// match db.claim("scheduler", "a", Duration::from_secs(30))? {
     ///     ClaimResult::Acquired(lease) => assert_eq!(lease.token, 1),
     ///     ClaimResult::Busy(current) => println!("{} has it", current.owner),
@@ -163,16 +145,6 @@ impl Leases {
     /// backup. Inside a transaction, use the token only after COMMIT. If `min_token` belongs to a
     /// later epoch than the file's, that epoch is recorded first; inside a transaction of the
     /// caller's this is impossible, so call [`raise`](Leases::raise) before.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// let lease = db.claim_above("scheduler", "a", Duration::from_secs(30), 41)?;
-    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 42));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn claim_above(
         &self,
         name: &str,
@@ -194,15 +166,12 @@ impl Leases {
     /// Inside a transaction of the caller's, see [`claim`](Leases::claim).
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let ttl = Duration::from_millis(50);
     /// let first = db.at(100).ensure("scheduler", "a", ttl)?.acquired().expect("nobody has it");
     /// let again = db.at(120).ensure("scheduler", "a", ttl)?.acquired().expect("it is its own");
-    /// assert_eq!((first.token, first.lease_expires_at_ms), (1, 150));
-    /// assert_eq!((again.token, again.lease_expires_at_ms), (1, 170));
+    /// assert_eq!((first.token, first.expires_at_ms), (1, 150));
+    /// assert_eq!((again.token, again.expires_at_ms), (1, 170));
     /// assert!(matches!(db.at(120).ensure("scheduler", "b", ttl)?, ClaimResult::Busy(_)));
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -223,7 +192,7 @@ impl Leases {
         name: &str,
         owner: &str,
         ttl: Duration,
-        dead: &LeaseInfo,
+        dead: GrantRef<'_>,
     ) -> Result<ClaimResult> {
         self.claim_from_dead_when(name, owner, ttl, dead)
     }
@@ -231,13 +200,11 @@ impl Leases {
     /// Prolongs this grant to at least `ttl` from now. It never shortens a lease and never revives
     /// one.
     ///
-    /// Owner and token must both match: a later grant to the same owner text is not renewed.
+    /// It takes the lease that a claim returned, or name and token: `db.renew(("n", 7), ttl)`. A
+    /// later grant to the same owner text is not renewed.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
     /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
     /// assert!(matches!(db.renew(&lease, ttl)?, RenewResult::Renewed(_)));
@@ -248,8 +215,10 @@ impl Leases {
     /// assert!(matches!(old, RenewResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn renew(&self, lease: &LeaseInfo, ttl: Duration) -> Result<RenewResult> {
-        self.renew_when(&lease.name, exactly(lease), ttl)
+    pub fn renew<'g>(&self, grant: impl Into<GrantRef<'g>>, ttl: Duration) -> Result<RenewResult> {
+        let grant = grant.into();
+        let owner = grant.owner_or(|name| self.owner(name))?;
+        self.renew_when(grant.name, grant.of_owner(&owner), ttl)
     }
 
     /// Prolongs whichever lease `owner` has now, for a caller that knows only the owner text. See
@@ -258,10 +227,7 @@ impl Leases {
     /// Two processes that use one owner text would renew each other's leases.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
     /// db.claim("scheduler", "a", ttl)?;
     /// assert!(matches!(db.renew_by_owner("scheduler", "a", ttl)?, RenewResult::Renewed(_)));
@@ -277,75 +243,51 @@ impl Leases {
 
     /// Ends this grant early. The next grant's token is still larger.
     ///
-    /// Owner and token must both match: a later grant to the same owner text is not released.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_secs(30);
-    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
-    /// assert!(matches!(db.release(&lease)?, ReleaseResult::Released { .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn release(&self, lease: &LeaseInfo) -> Result<ReleaseResult> {
-        self.release_when(&lease.name, exactly(lease))
+    /// It takes the lease that a claim returned, or name and token. A later grant to the same owner
+    /// text is not released.
+    pub fn release<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<ReleaseResult> {
+        let grant = grant.into();
+        let owner = grant.owner_or(|name| self.owner(name))?;
+        self.release_when(grant.name, grant.of_owner(&owner))
     }
 
     /// Ends whichever lease `owner` has now, for a caller that knows only the owner text. See
     /// [`release`](Leases::release).
     ///
     /// Two processes that use one owner text would release each other's leases.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_secs(30);
-    /// db.claim("scheduler", "a", ttl)?;
-    /// assert!(matches!(db.release_by_owner("scheduler", "a")?, ReleaseResult::Released { token: 1, .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn release_by_owner(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
         self.release_when(name, any_grant_of(owner))
     }
 
     /// Hands this grant to `new_owner`, under a new token and for `ttl` from now.
     ///
-    /// Owner and token must both match. They change in one step, and the old token is superseded
-    /// from then on. Inside a transaction of the caller's, the new token may be used only after
-    /// COMMIT.
+    /// Owner and token change in one step, and the old token is superseded from then on. Inside a
+    /// transaction of the caller's, the new token may be used only after COMMIT.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
     /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
     /// let handed = db.transfer(&lease, "b", ttl)?;
     /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn transfer(
+    pub fn transfer<'g>(
         &self,
-        lease: &LeaseInfo,
+        grant: impl Into<GrantRef<'g>>,
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl)
+        let grant = grant.into();
+        let owner = grant.owner_or(|name| self.owner(name))?;
+        self.transfer_when(grant.name, grant.of_owner(&owner), new_owner, ttl)
     }
 
     /// Hands on whichever lease `owner` has now, for a caller that knows only the owner text. See
     /// [`transfer`](Leases::transfer).
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
     /// db.claim("scheduler", "a", ttl)?;
     /// let handed = db.transfer_by_owner("scheduler", "a", "b", ttl)?;
@@ -368,10 +310,7 @@ impl Leases {
     /// (In SQL and in the command the verb is called `break`, which is a keyword in Rust.)
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
     /// db.claim("scheduler", "a", ttl)?;
     /// assert!(matches!(db.break_lease("scheduler")?, BreakResult::Broken { killed: 1, .. }));
@@ -383,33 +322,11 @@ impl Leases {
     }
 
     /// Returns the live lease on `name`, if there is one. Takes no write lock.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_secs(30);
-    /// db.claim("scheduler", "a", ttl)?;
-    /// assert!(db.inspect("scheduler")?.is_some_and(|lease| lease.owner == "a"));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
+    pub fn inspect(&self, name: &str) -> Result<Option<Lease>> {
         lift(self.verbs()?.inspect(name, self.when, |lease| lease.into_owned()))
     }
 
     /// Returns the owner of the live lease on `name`, if there is one. Takes no write lock.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_secs(30);
-    /// db.claim("scheduler", "a", ttl)?;
-    /// assert_eq!(db.owner("scheduler")?.as_deref(), Some("a"));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn owner(&self, name: &str) -> Result<Option<String>> {
         lift(self.verbs()?.inspect(name, self.when, |lease| lease.owner.into()))
     }
@@ -419,10 +336,7 @@ impl Leases {
     /// A holder whose token is smaller has been superseded.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
     /// db.claim("scheduler", "a", ttl)?;
     /// assert_eq!(db.token("scheduler")?, Some(1));
@@ -437,10 +351,7 @@ impl Leases {
     /// Takes no write lock.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.at(100).claim("scheduler", "a", Duration::from_millis(50))?;
     /// let all: Vec<LeaseRow> = db.list()?;
     /// assert_eq!((all[0].name.as_str(), all[0].token), ("scheduler", 1));
@@ -461,10 +372,7 @@ impl Leases {
     /// other writers get their turn.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.at(100).claim("job 1", "a", Duration::from_millis(50))?;
     /// assert_eq!(db.purge(150)?, 1);
     /// let again = db.claim("job 1", "a", Duration::from_secs(30))?;
@@ -483,10 +391,7 @@ impl Leases {
     /// [`restore_fence`](Leases::restore_fence) raises those too.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.raise(1000)?;
     /// let lease = db.claim("scheduler", "a", Duration::from_secs(30))?;
     /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 1001));
@@ -501,10 +406,7 @@ impl Leases {
     /// tokens up to the floor are superseded at once, and the next grant is larger.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.raise_name("scheduler", 1000)?;
     /// assert_eq!(db.token("scheduler")?, Some(1001));
     /// let lease = db.claim("scheduler", "a", Duration::from_secs(30))?;
@@ -529,10 +431,7 @@ impl Leases {
     /// [`restore_fence_above`](Leases::restore_fence_above).
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
     /// let old = db.claim("scheduler", "a", ttl)?.acquired().unwrap();
     /// let floor = db.restore_fence()?;
@@ -547,30 +446,12 @@ impl Leases {
 
     /// Fences off like [`restore_fence`](Leases::restore_fence), and raises tokens far above
     /// `token` as well: the largest one that was seen anywhere, in a log or in a gate, or 0.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// let floor = db.restore_fence_above(1 << 48)?;
-    /// assert!(floor > 1 << 48);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn restore_fence_above(&self, token: i64) -> Result<i64> {
         lift(self.verbs()?.restore_fence(Some(token), self.when))
     }
 
     /// Returns what the file knows of its epoch: how far tokens have come, and whether the present
     /// boot is recorded.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert_eq!(db.epoch()?.boot, BootRecord::Durable);
-    /// assert!(db.epoch()?.epochs_left() > 2_000_000);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn epoch(&self) -> Result<EpochInfo> {
         lift(self.verbs()?.epoch())
     }
@@ -616,7 +497,6 @@ impl Leases {
 
     /// Returns the store, for a verb. Fails if the handle demands a transaction and none is open.
     pub(crate) fn verbs(&self) -> Result<&Store> {
-        lift(self.shared.store.settle_debts())?;
         match self.shared.kind {
             Kind::Joining if !self.shared.store.joins_transaction() => Err(Error::NotInTransaction),
             _ => Ok(&self.shared.store),
@@ -652,9 +532,9 @@ impl Leases {
         name: &str,
         owner: &str,
         ttl: Duration,
-        dead: &LeaseInfo,
+        dead: GrantRef<'_>,
     ) -> Result<ClaimResult> {
-        let (ttl_ms, dead) = (in_ms(ttl), exactly(dead));
+        let (ttl_ms, dead) = (in_ms(ttl), dead.of_owner(dead.owner.unwrap_or_default()));
         lift(
             self.verbs()?.claim_from_dead(name, owner, ttl_ms, self.when, dead, |answer| {
                 answer.into_owned()
@@ -715,10 +595,6 @@ impl std::fmt::Debug for Leases {
 
 fn any_grant_of(owner: &str) -> Claimant<'_> {
     Claimant { owner, token: None }
-}
-
-pub(crate) fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
-    Claimant { owner: &lease.owner, token: Some(lease.token) }
 }
 
 /// Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early. A ttl beyond

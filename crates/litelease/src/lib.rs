@@ -10,8 +10,7 @@
 //! use litelease::{ClaimResult, Litelease};
 //!
 //! # fn main() -> litelease::Result<()> {
-//! # let folder = tempfile::tempdir().unwrap();
-//! # let path = folder.path().join("app.sqlite3");
+//! # litelease_doctest::path!(path);
 //! let db = Litelease::open(path)?; // sets no pragma, creates no table
 //! db.bootstrap()?;
 //! match db.claim("scheduler", "worker-a", Duration::from_secs(30))? {
@@ -32,7 +31,6 @@
 //! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
 //! The feature `credentials` signs grants for services that cannot see the file.
 
-mod access;
 mod cached;
 #[cfg(feature = "credentials")]
 pub mod credentials;
@@ -46,6 +44,7 @@ mod gate;
 mod handle;
 mod hold;
 mod hold_error;
+mod inner;
 mod keep;
 mod kept;
 mod kept_rows;
@@ -60,7 +59,6 @@ mod raw;
 mod read;
 mod request;
 mod retire;
-mod served;
 mod session;
 mod shards;
 mod single_writer;
@@ -79,40 +77,34 @@ pub use fences::{Checkpoint, is_stale};
 pub use gate::Gate;
 pub use handle::{Litelease, LiteleaseRef};
 pub use hold::{Held, HoldOptions};
-pub use hold_error::HoldError;
+pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
-    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, GrantResult,
-    ItemState, KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, RequestResult,
-    SlotInfo, StaleReason, Status, TakenOver, TransferResult,
+    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, Grant,
+    GrantRef, GrantResult, ItemState, KEPT, Lease, LeaseRow, PoolInfo, Reason, ReleaseResult,
+    RenewResult, RequestResult, SlotInfo, StaleReason, Status, TakenOver, TransferResult,
 };
 #[doc(hidden)]
 pub use litelease_core::{
     InvalidPermission, MAX_SHARDS, Permission, Scope, backoff, is_live, leaves_room,
 };
-pub use litelease_filelock::{
+#[doc(hidden)]
+pub use litelease_hold::ProcessGroup;
+pub use litelease_hold::{Identity, Liveness, Loss, LossSignal};
+pub use litelease_store::{
+    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, QueueInfo, Reader,
+    RetireResult, Retirement, SlotRow,
+};
+#[doc(hidden)]
+pub use litelease_store::{LeftBehind, SideTableInfo};
+pub use litelease_sys::write_lock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
-#[doc(hidden)]
-pub use litelease_keeper::ProcessGroup;
-pub use litelease_keeper::{Identity, Liveness, Loss, LossSignal, Lost};
-#[doc(hidden)]
-pub use litelease_store::{
-    AccessRow, ItemPlace, LeftBehind, ManyItems, Secret, ServedRow, SideTableInfo, Slice,
-};
-pub use litelease_store::{
-    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
-    QueueInfo, Reader, RetireResult, Retirement, SlotRow,
-};
-#[doc(hidden)]
-pub use pools::Batch;
 pub use pools::Pools;
 pub use queue::{GiveBackOptions, Item, ItemName, Queue, SendOptions};
 pub use raw::RawLitelease;
 pub use request::RequestInfo;
 pub use rusqlite;
-#[doc(hidden)]
-pub use served::PageRow;
 pub use session::Session;
 pub use shards::{ShardEvent, Shards, ShardsOptions};
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
@@ -128,9 +120,7 @@ pub use worker::{DrainSignal, RunningWorker, WorkItem, Worker, WorkerCounts, Wor
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.
 ///
 /// ```
-/// # use litelease::{Litelease, rusqlite::Connection};
-/// # let db = Litelease::from_connection(Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let thirty_days_ms = 30 * 24 * 60 * 60 * 1000;
 /// db.purge(litelease::now_ms() - thirty_days_ms)?;
 /// # Ok::<(), litelease::Error>(())

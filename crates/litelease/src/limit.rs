@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::lift;
 use crate::leases::in_ms;
-use crate::{GrantResult, Leases, Result};
+use crate::{GrantRef, GrantResult, Leases, Result};
 
 /// Limits of grants.
 impl Leases {
@@ -21,50 +21,45 @@ impl Leases {
     /// or not live, it returns `Stale` and stores nothing.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let ms = Duration::from_millis;
     /// let lease = db.at(100).claim("import", "a", ms(50))?.acquired().unwrap();
-    /// let limited = db.at(100).limit("import", lease.token, Some(ms(40)), Some(190))?;
+    /// let limited = db.at(100).limit(&lease, Some(ms(40)), Some(190))?;
     /// assert_eq!(limited, GrantResult::Done);
     ///
     /// assert!(matches!(
     ///     db.at(140).renew(&lease, ms(50))?,
     ///     RenewResult::Rejected { reason: Reason::NoProgress, .. }
     /// ));
-    /// assert!(db.at(145).progress("import", lease.token)?.is_done());
+    /// assert!(db.at(145).progress(&lease)?.is_done());
     /// let renewed = db.at(145).renew(&lease, ms(50))?.renewed().unwrap();
-    /// assert_eq!(renewed.lease_expires_at_ms, 190, "and not 195");
+    /// assert_eq!(renewed.expires_at_ms, 190, "and not 195");
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn limit(
+    pub fn limit<'g>(
         &self,
-        name: &str,
-        token: i64,
+        grant: impl Into<GrantRef<'g>>,
         progress_within: Option<Duration>,
         not_after_ms: Option<i64>,
     ) -> Result<GrantResult> {
+        let GrantRef { name, token, .. } = grant.into();
         let within_ms = progress_within.map(in_ms);
         lift(self.verbs()?.limit(name, token, within_ms, not_after_ms, self.when()))
     }
 
-    /// Notes that the holder of the live grant of `name` under `token` has made progress, which its
-    /// limits may demand. Without limits it changes nothing.
+    /// Notes that the holder of a live grant has made progress, which its limits may demand.
+    /// Without limits it changes nothing.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let lease = db.claim("import", "a", Duration::from_secs(30))?.acquired().unwrap();
-    /// assert_eq!(db.progress("import", lease.token)?, GrantResult::Done);
-    /// let unknown = db.progress("import", 17)?;
+    /// assert_eq!(db.progress(&lease)?, GrantResult::Done);
+    /// let unknown = db.progress(("import", 17))?;
     /// assert_eq!(unknown, GrantResult::Stale { reason: Reason::UnknownToken });
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn progress(&self, name: &str, token: i64) -> Result<GrantResult> {
+    pub fn progress<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<GrantResult> {
+        let GrantRef { name, token, .. } = grant.into();
         lift(self.verbs()?.progress(name, token, self.when()))
     }
 }

@@ -145,6 +145,7 @@ linked! {
     extended_errcode = sqlite3_extended_errcode(sqlite3) -> c_int;
     finalize = sqlite3_finalize(sqlite3_stmt) -> c_int;
     get_autocommit = sqlite3_get_autocommit(sqlite3) -> c_int;
+    interrupt = sqlite3_interrupt(sqlite3);
     last_insert_rowid = sqlite3_last_insert_rowid(sqlite3) -> i64;
     reset = sqlite3_reset(sqlite3_stmt) -> c_int;
     result_blob64 = sqlite3_result_blob64(

@@ -4,7 +4,7 @@ use litelease_store::Store;
 
 /// What a handle needs in order to ring.
 #[derive(Default)]
-pub(crate) struct Notifier(litelease_keeper::Notifier);
+pub(crate) struct Notifier(litelease_hold::Notifier);
 
 impl Notifier {
     /// Notes that a name was freed, and notifies waiters once that is committed: outside a

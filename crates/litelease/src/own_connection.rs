@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_keeper::at_fork;
+use litelease_hold::at_fork;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 

@@ -6,7 +6,7 @@ use litelease_store::When;
 
 use crate::error::lift;
 use crate::leases::in_ms;
-use crate::{BorrowOptions, Borrowed, Leases, Litelease, PoolInfo, Result, SlotInfo, SlotRow};
+use crate::{BorrowOptions, Borrowed, Leases, PoolInfo, Result, SlotInfo, SlotRow};
 
 /// The verbs on pools, through any handle.
 ///
@@ -15,10 +15,7 @@ use crate::{BorrowOptions, Borrowed, Leases, Litelease, PoolInfo, Result, SlotIn
 /// any text; if the pool is also served over HTTP, it is a UUID in lower case.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let pools = db.pools();
 /// pools.register("importers", 4)?;
 /// if let Some(borrowed) = pools.borrow("importers", Duration::from_secs(30))? {
@@ -33,61 +30,11 @@ pub struct Pools<'l> {
     pub(crate) when: When,
 }
 
-/// An open transaction for many changes of pools, which are stored all or not at all. Dropping it
-/// rolls back.
-#[doc(hidden)]
-pub struct Batch<'l>(litelease_store::Batch<'l>);
-
-#[doc(hidden)]
-impl Batch<'_> {
-    /// Commits. Whatever happens, no transaction is open afterwards.
-    pub fn commit(self) -> Result<()> {
-        lift(self.0.commit())
-    }
-}
-
-/// For a server that makes many changes in one commit.
-#[doc(hidden)]
-impl Litelease {
-    /// Opens a batch.
-    pub fn batch(&self) -> Result<Batch<'_>> {
-        lift(self.store().begin_batch()).map(Batch)
-    }
-
-    /// Opens a batch and leaves it open, for a caller that cannot keep a borrow of the handle. If
-    /// anything in it fails, the caller calls `rollback_batch`.
-    pub fn begin_batch(&self) -> Result<()> {
-        lift(self.store().begin_batch()).map(litelease_store::Batch::leave_open)
-    }
-
-    /// Commits what `begin_batch` has opened, and wakes processes that wait for a name which it has
-    /// freed. Whatever happens, no transaction is open afterwards.
-    pub fn commit_batch(&self) -> Result<()> {
-        lift(self.store().commit())?;
-        self.committed();
-        Ok(())
-    }
-
-    /// Writes what a batch writes last, so that all of its changes are there before it is
-    /// committed.
-    pub fn count_batch(&self) -> Result<()> {
-        lift(self.store().store_counts())
-    }
-
-    /// Rolls back what `begin_batch` has opened. That SQLite has already done so by itself is fine.
-    pub fn rollback_batch(&self) -> Result<()> {
-        lift(self.store().rollback())
-    }
-}
-
 impl Leases {
     /// Returns the verbs on pools of numbered slots, in this handle's connection and transaction.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let mut db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.pools().register("importers", 4)?;
     /// let tx = db.transaction()?;
     /// let borrowed = tx.pools().borrow("importers", Duration::from_secs(30))?;
@@ -104,10 +51,7 @@ impl Pools<'_> {
     /// Returns the same verbs at a given Unix time in milliseconds, for tests and simulations.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let pools = db.pools();
     /// pools.register("printer", 1)?;
     /// let ttl = Duration::from_millis(50);
@@ -125,29 +69,12 @@ impl Pools<'_> {
     ///
     /// If the pool gets smaller, borrowers keep their slots; no further slot is lent until fewer
     /// than `count` are in use.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// let info = db.pools().register("importers", 4)?;
-    /// assert_eq!((info.count, info.in_use, info.available()), (4, 0, 4));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn register(&self, id: &str, count: i64) -> Result<PoolInfo> {
         lift(self.leases.verbs()?.pool(id, count, self.when))
     }
 
     /// Returns how many slots a pool has and how many are lent out, if there is such a pool. Takes
     /// no write lock.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert_eq!(db.pools().info("importers")?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn info(&self, id: &str) -> Result<Option<PoolInfo>> {
         lift(self.leases.verbs()?.pool_info(id, self.when))
     }
@@ -157,10 +84,7 @@ impl Pools<'_> {
     /// Inside a transaction, use slot and token only after COMMIT.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let pools = db.pools();
     /// pools.register("printer", 1)?;
     /// let ttl = Duration::from_secs(30);
@@ -176,10 +100,7 @@ impl Pools<'_> {
     /// Borrows like [`borrow`](Pools::borrow), with a note for operators or an idempotency key.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
     /// let ttl = Duration::from_secs(30);
@@ -201,10 +122,7 @@ impl Pools<'_> {
     /// is harmless.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
     /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
@@ -220,10 +138,7 @@ impl Pools<'_> {
     /// `None` if the lease is over.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
     /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
@@ -237,53 +152,17 @@ impl Pools<'_> {
 
     /// Returns the slot of a lease, also after its expiry (see `expires_at_ms`). Returns `None`
     /// once it was returned or lent again.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
-    /// assert_eq!(pools.slot("importers", &borrowed.lease_id)?, Some(borrowed.slot));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn slot(&self, id: &str, lease: &str) -> Result<Option<SlotInfo>> {
         lift(self.leases.verbs()?.slot(id, lease))
     }
 
     /// Lists the slots that are lent out, by position, without the UUIDs of their leases.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// pools.borrow("importers", Duration::from_secs(30))?;
-    /// assert_eq!(pools.slots("importers")?.len(), 1);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn slots(&self, id: &str) -> Result<Vec<SlotRow>> {
         lift(self.leases.verbs()?.slots(id, self.when))
     }
 
     /// Returns when the next lease of a pool expires, if it has one: then it is worth trying to
     /// borrow again.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// pools.at(100).borrow("importers", Duration::from_millis(50))?;
-    /// assert_eq!(pools.next_expiry("importers")?, Some(150));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>> {
         lift(self.leases.verbs()?.next_expiry(id))
     }
@@ -292,26 +171,8 @@ impl Pools<'_> {
     /// Every later token is larger.
     ///
     /// A program that stores it elsewhere can detect a file that was restored from a backup.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
-    /// assert_eq!(pools.newest_token()?, borrowed.slot.token);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn newest_token(&self) -> Result<i64> {
         lift(self.leases.verbs()?.newest_pool_token())
-    }
-
-    /// Counts the pools of the file.
-    #[doc(hidden)]
-    pub fn count(&self) -> Result<i64> {
-        lift(self.leases.verbs()?.count_pools())
     }
 
     /// Deletes a pool and ends its leases. Returns whether there was such a pool.
@@ -319,10 +180,7 @@ impl Pools<'_> {
     /// Its tokens are never granted again, not even if a pool is registered under the same id.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
     /// pools.borrow("importers", Duration::from_secs(30))?;

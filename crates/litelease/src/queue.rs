@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use litelease_store::{Delivered, ManyItems, SendOptions as Options, Slice, When};
+use litelease_store::{Delivered, SendOptions as Options, When};
 use rusqlite::types::{self, ToSqlOutput};
 use rusqlite::{Connection, ToSql};
 
@@ -26,10 +26,7 @@ use crate::{
 /// A queue exists from its first use. Its name is any text.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let mut db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// # db.conn().execute_batch("CREATE TABLE orders (id); CREATE TABLE sent (id)")?;
 /// let tx = db.transaction()?;
 /// tx.conn().execute("INSERT INTO orders VALUES (17)", [])?;
@@ -59,10 +56,7 @@ pub struct Queue<'q> {
 /// Dropping it does nothing: the item is delivered again after its deadline.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let queue = db.queue("mail");
 /// queue.send("hello")?;
 /// let item: Item<'_> = queue.receive(Duration::from_secs(30))?.unwrap();
@@ -90,10 +84,7 @@ pub struct Item<'q> {
 /// Options of a send.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let options = SendOptions::new().delay(Duration::from_secs(60)).key("order-17");
 /// let id = db.queue("mail").send_with("hello", options)?;
 /// assert_eq!(db.queue("mail").send_with("again", options)?, id);
@@ -108,10 +99,7 @@ pub struct SendOptions<'a> {
 /// Options of giving an item back.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// # db.queue("mail").send("hello")?;
 /// # let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
 /// let options = GiveBackOptions::new().delay(Duration::from_secs(60)).note("no route to host");
@@ -127,9 +115,7 @@ pub struct GiveBackOptions<'a> {
 /// The name of an item to cancel: its id or its key.
 ///
 /// ```
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let queue = db.queue("mail");
 /// let id = queue.send_with("hello", SendOptions::new().key("order-17"))?;
 /// assert_eq!(queue.cancel(ItemName::Key("order-17"))?, CancelResult::Cancelled);
@@ -140,22 +126,11 @@ pub use litelease_store::ItemName;
 
 impl<'a> SendOptions<'a> {
     /// Returns options that ask for nothing special.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// assert_eq!(SendOptions::new(), SendOptions::default());
-    /// ```
     pub fn new() -> Self {
         SendOptions::default()
     }
 
     /// Hides the item for so long.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// let options = SendOptions::new().delay(Duration::from_secs(60));
-    /// ```
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
@@ -163,11 +138,6 @@ impl<'a> SendOptions<'a> {
 
     /// Sets a key of 1 to 200 bytes. While an item of the queue with this key is neither
     /// acknowledged nor dead, a send returns the id of that item and changes nothing.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// let options = SendOptions::new().key("order-17");
-    /// ```
     pub fn key(mut self, key: &'a str) -> Self {
         self.key = Some(key);
         self
@@ -176,33 +146,17 @@ impl<'a> SendOptions<'a> {
 
 impl<'a> GiveBackOptions<'a> {
     /// Returns options that ask for nothing special.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// assert_eq!(GiveBackOptions::new(), GiveBackOptions::default());
-    /// ```
     pub fn new() -> Self {
         GiveBackOptions::default()
     }
 
     /// Hides the item for so long.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// let options = GiveBackOptions::new().delay(Duration::from_secs(60));
-    /// ```
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
     /// Adds a text for operators, such as the error, of at most 1,000 bytes.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// let options = GiveBackOptions::new().note("no route to host");
-    /// ```
     pub fn note(mut self, note: &'a str) -> Self {
         self.note = Some(note);
         self
@@ -213,10 +167,7 @@ impl Leases {
     /// Returns the queue called `name`, in this handle's connection and transaction.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let mut db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let tx = db.transaction()?;
     /// tx.queue("mail").send("hello")?;
     /// drop(tx); // rolled back, so nothing was sent
@@ -230,9 +181,7 @@ impl Leases {
     /// Lists the queues by name, with how many items each has in which state. Looks at every item.
     ///
     /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.queue("mail").send("hello")?;
     /// let queues = db.queues()?;
     /// assert_eq!((queues[0].queue.as_str(), queues[0].visible), ("mail", 1));
@@ -245,14 +194,6 @@ impl Leases {
 
 impl Litelease {
     /// Returns the queue called `name`.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// db.queue("mail").send("hello")?;
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn queue<'q>(&'q self, name: &'q str) -> Queue<'q> {
         Queue { connection: Some(self.conn()), ..Leases::queue(self, name) }
     }
@@ -260,14 +201,6 @@ impl Litelease {
 
 impl LiteleaseRef<'_> {
     /// Returns the queue called `name`, in the transaction that is open, if one is.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let conn = rusqlite::Connection::open_in_memory()?;
-    /// # LiteleaseRef::new(&conn).bootstrap()?;
-    /// LiteleaseRef::new(&conn).queue("mail").send("hello")?;
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn queue<'q>(&'q self, name: &'q str) -> Queue<'q> {
         Queue { connection: Some(self.conn()), ..Leases::queue(self, name) }
     }
@@ -277,10 +210,7 @@ impl<'q> Queue<'q> {
     /// Returns the same queue at a given Unix time in milliseconds, for tests and simulations.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let queue = db.queue("mail");
     /// queue.at(100).send("hello")?;
     /// let visibility = Duration::from_millis(50);
@@ -297,28 +227,12 @@ impl<'q> Queue<'q> {
     }
 
     /// Returns the name of the queue.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// assert_eq!(db.queue("mail").name(), "mail");
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn name(&self) -> &'q str {
         self.name
     }
 
     /// Sets how often an item is delivered before it is dead: 20 unless set, 0 for any number.
     /// Deliveries under way keep the limit that they were made with.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// db.queue("mail").set_max_attempts(3)?;
-    /// assert_eq!(db.queue("mail").info()?.unwrap().max_attempts, 3);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn set_max_attempts(&self, max_attempts: i64) -> Result<()> {
         lift(self.leases.verbs()?.queue(self.name, Some(max_attempts))).map(drop)
     }
@@ -328,9 +242,7 @@ impl<'q> Queue<'q> {
     /// In a transaction of the handle's, a rollback means that it was never sent.
     ///
     /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let queue = db.queue("mail");
     /// assert_eq!(queue.send("text")?, 1);
     /// assert_eq!(queue.send(vec![0u8; 1000])?, 2);
@@ -342,14 +254,6 @@ impl<'q> Queue<'q> {
     }
 
     /// Sends like [`send`](Queue::send), with a delay or a key.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// db.queue("mail").send_with("hello", SendOptions::new().key("order-17"))?;
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn send_with(&self, body: impl ToSql, options: SendOptions<'_>) -> Result<i64> {
         let body: ToSqlOutput<'_> = body.to_sql()?;
         let body = as_value(&body, "the body of an item")?;
@@ -365,15 +269,6 @@ impl<'q> Queue<'q> {
     /// A queue that does not exist has no items. If nothing is visible, this takes no write lock.
     /// Inside a transaction, begin to work only after COMMIT: after a rollback the receipt is
     /// stale.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert!(db.queue("mail").receive(Duration::from_secs(30))?.is_none());
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn receive(&self, visibility: Duration) -> Result<Option<Item<'q>>> {
         let store = self.leases.verbs()?;
         let received = store.receive(self.name, in_ms(visibility), self.when, owned);
@@ -383,10 +278,7 @@ impl<'q> Queue<'q> {
     /// Receives up to `count` items in one commit.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let queue = db.queue("mail");
     /// queue.send("a")?;
     /// queue.send("b")?;
@@ -406,10 +298,7 @@ impl<'q> Queue<'q> {
     /// receipt is stale.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let queue = db.queue("mail");
     /// # queue.send("hello")?;
     /// let receipt = queue.receive(Duration::from_secs(30))?.unwrap().receipt;
@@ -429,10 +318,7 @@ impl<'q> Queue<'q> {
     /// the work belongs to somebody else. [`Item::finish`] never forgets that.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let queue = db.queue("mail");
     /// # queue.send("hello")?;
     /// let item = queue.receive(Duration::from_secs(30))?.unwrap();
@@ -447,15 +333,6 @@ impl<'q> Queue<'q> {
 
     /// Acknowledges many items in one commit. A stale receipt does not keep the others from
     /// passing; the answers come in the order of the receipts.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// let reason = StaleReason::Unknown;
-    /// assert_eq!(db.queue("mail").ack_many(["what?"])?, [AckResult::Stale { reason }]);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn ack_many<'r>(
         &self,
         receipts: impl IntoIterator<Item = &'r str>,
@@ -467,10 +344,7 @@ impl<'q> Queue<'q> {
     /// never shortens one. None if the delivery is over.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let queue = db.queue("mail");
     /// # queue.at(100).send("hello")?;
     /// let item = queue.at(100).receive(Duration::from_millis(50))?.unwrap();
@@ -487,10 +361,7 @@ impl<'q> Queue<'q> {
     /// dead instead. Returns whether the receipt passed and the item was not dead already.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let queue = db.queue("mail");
     /// # queue.send("hello")?;
     /// let item = queue.receive(Duration::from_secs(30))?.unwrap();
@@ -503,18 +374,6 @@ impl<'q> Queue<'q> {
     }
 
     /// Gives back like [`give_back`](Queue::give_back), with a delay or a note.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let queue = db.queue("mail");
-    /// # queue.send("hello")?;
-    /// # let item = queue.receive(Duration::from_secs(30))?.unwrap();
-    /// queue.give_back_with(&item.receipt, GiveBackOptions::new().note("busy"))?;
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn give_back_with(&self, receipt: &str, options: GiveBackOptions<'_>) -> Result<bool> {
         let GiveBackOptions { delay, note } = options;
         let store = self.leases.verbs()?;
@@ -529,10 +388,7 @@ impl<'q> Queue<'q> {
     /// whether the receipt passed.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let queue = db.queue("mail");
     /// # queue.send("hello")?;
     /// let item = queue.receive(Duration::from_secs(30))?.unwrap();
@@ -550,32 +406,11 @@ impl<'q> Queue<'q> {
     /// Outside a transaction it commits after every thousand items, so that other writers get their
     /// turn. If it fails half way, call it again. [`Queue::discard`] and [`Queue::delete`] do
     /// alike.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let queue = db.queue("mail");
-    /// # queue.send("hello")?;
-    /// # let item = queue.receive(Duration::from_secs(30))?.unwrap();
-    /// queue.bury(&item.receipt, None)?;
-    /// assert_eq!(queue.redrive()?, 1);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn redrive(&self) -> Result<u64> {
         self.redrive_with(None)
     }
 
     /// Revives one item, if it is dead, and returns whether it was.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert!(!db.queue("mail").redrive_one(17)?);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn redrive_one(&self, id: i64) -> Result<bool> {
         Ok(self.redrive_with(Some(id))? > 0)
     }
@@ -589,27 +424,11 @@ impl<'q> Queue<'q> {
     }
 
     /// Deletes all dead items, and returns how many.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert_eq!(db.queue("mail").discard()?, 0);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn discard(&self) -> Result<u64> {
         lift(self.leases.verbs()?.discard(self.name, None, self.when))
     }
 
     /// Deletes one item, if it is dead, and returns whether it was.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert!(!db.queue("mail").discard_one(17)?);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn discard_one(&self, id: i64) -> Result<bool> {
         Ok(lift(self.leases.verbs()?.discard(self.name, Some(id), self.when))? > 0)
     }
@@ -617,10 +436,7 @@ impl<'q> Queue<'q> {
     /// Removes an item that nobody works on, or says that somebody does.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let queue = db.queue("mail");
     /// let id = queue.send("hello")?;
     /// let item = queue.receive(Duration::from_secs(30))?.unwrap();
@@ -632,18 +448,10 @@ impl<'q> Queue<'q> {
         lift(self.leases.verbs()?.cancel(self.name, name, self.when))
     }
 
-    /// Does one slice of a change of many items, for a program that does other work in between.
-    #[doc(hidden)]
-    pub fn change_slice(&self, change: ManyItems, after: i64) -> Result<Slice> {
-        lift(self.leases.verbs()?.change_slice(self.name, change, after, self.when))
-    }
-
     /// Deletes the queue with everything in it. Returns whether there was one.
     ///
     /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.queue("mail").send("hello")?;
     /// assert!(db.queue("mail").delete()?);
     /// assert!(!db.queue("mail").delete()?);
@@ -654,44 +462,18 @@ impl<'q> Queue<'q> {
     }
 
     /// Returns how the queue stands, if it exists. Looks at every item.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert_eq!(db.queue("mail").info()?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn info(&self) -> Result<Option<QueueInfo>> {
         lift(self.leases.verbs()?.queue_info(self.name, self.when))
     }
 
     /// Returns when the next item is visible, or since when it has been. Then it is worth trying to
     /// receive again. Takes no write lock.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// db.queue("mail").at(100).send("hello")?;
-    /// assert_eq!(db.queue("mail").next_visible()?, Some(100));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn next_visible(&self) -> Result<Option<i64>> {
         lift(self.leases.verbs()?.next_visible(self.name))
     }
 
     /// Lists the items, the dead ones first and then in the order of their delivery, without bodies
     /// and receipts. For a long queue use [`each_item`](Queue::each_item).
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// db.queue("mail").send("hello")?;
-    /// assert_eq!(db.queue("mail").items()?[0].state, ItemState::Visible);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn items(&self) -> Result<Vec<ItemInfo>> {
         let mut items = Vec::new();
         self.each_item(|item| {
@@ -705,9 +487,7 @@ impl<'q> Queue<'q> {
     /// memory. `each` must not use the connection for writing.
     ///
     /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.queue("mail").each_item(|item| {
     ///     println!("{} is {}", item.id, item.state);
     ///     true
@@ -718,11 +498,6 @@ impl<'q> Queue<'q> {
         let store = self.leases.verbs()?;
         lift(store.each_item(self.name, self.when, |item| each(item.into_owned())))
     }
-
-    pub(crate) fn when(&self) -> When {
-        self.when
-    }
-
     fn item(&self, delivered: Delivered<types::Value>) -> Item<'q> {
         let Delivered { id, receipt, attempt, token, deadline_ms, body } = delivered;
         Item { id, receipt, attempt, token, deadline_ms, body, queue: *self }
@@ -731,17 +506,6 @@ impl<'q> Queue<'q> {
 
 impl<'q> Item<'q> {
     /// Returns the queue that it came from.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # db.queue("mail").send("hello")?;
-    /// let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
-    /// assert_eq!(item.queue().name(), "mail");
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn queue(&self) -> Queue<'q> {
         self.queue
     }
@@ -759,10 +523,7 @@ impl<'q> Item<'q> {
     /// delivery cannot be extended.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # db.conn().execute_batch("CREATE TABLE results (text)")?;
     /// # let queue = db.queue("mail");
     /// queue.at(100).send("hello")?;
@@ -784,10 +545,7 @@ impl<'q> Item<'q> {
     /// Finishes like [`finish`](Item::finish), with an effect that has errors of its own.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # db.queue("mail").send("hello")?;
     /// # let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
     /// let done = item.try_finish(|_| Err::<(), Box<dyn std::error::Error>>("no money".into()));
@@ -822,33 +580,11 @@ impl<'q> Item<'q> {
     }
 
     /// Acknowledges the item: see [`Queue::ack`].
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # db.queue("mail").send("hello")?;
-    /// let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
-    /// assert!(item.ack()?.is_acknowledged());
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn ack(&self) -> Result<AckResult> {
         self.queue.ack(&self.receipt)
     }
 
     /// Prolongs the delivery and returns whether it was still live: see [`Queue::extend`].
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # db.queue("mail").send("hello")?;
-    /// let mut item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
-    /// assert!(item.extend(Duration::from_secs(60))?);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn extend(&mut self, visibility: Duration) -> Result<bool> {
         let deadline_ms = self.queue.extend(&self.receipt, visibility)?;
         self.deadline_ms = deadline_ms.unwrap_or(self.deadline_ms);
@@ -856,49 +592,16 @@ impl<'q> Item<'q> {
     }
 
     /// Gives the item back: see [`Queue::give_back`].
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # db.queue("mail").send("hello")?;
-    /// let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
-    /// assert!(item.give_back()?);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn give_back(&self) -> Result<bool> {
         self.queue.give_back(&self.receipt)
     }
 
     /// Gives the item back with a delay or a note: see [`Queue::give_back_with`].
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # db.queue("mail").send("hello")?;
-    /// let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
-    /// assert!(item.give_back_with(GiveBackOptions::new().note("busy"))?);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn give_back_with(&self, options: GiveBackOptions<'_>) -> Result<bool> {
         self.queue.give_back_with(&self.receipt, options)
     }
 
     /// Makes the item dead at once: see [`Queue::bury`].
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # db.queue("mail").send("hello")?;
-    /// let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
-    /// assert!(item.bury(Some("no such customer"))?);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn bury(&self, note: Option<&str>) -> Result<bool> {
         self.queue.bury(&self.receipt, note)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::lift;
 use crate::leases::in_ms;
-use crate::{Leases, Reader, Result};
+use crate::{GrantRef, Leases, Reader, Result};
 
 /// The verbs of shared reads. [`Cached`](crate::Cached) does all of it for a value in memory.
 impl Leases {
@@ -19,17 +19,14 @@ impl Leases {
     /// still relies on. Inside a transaction, rely on it only after COMMIT.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let ttl = Duration::from_secs(30);
     /// assert_eq!(db.read("config", "web-1", ttl)?, Some(0));
     /// let writer = db.claim("config", "admin", ttl)?.acquired().unwrap();
     /// assert_eq!(db.read("config", "web-1", ttl)?, None);
-    /// assert!(!db.drained("config", writer.token)?, "web-1 may still answer from memory");
+    /// assert!(!db.drained(&writer)?, "web-1 may still answer from memory");
     /// db.unread("config", "web-1")?;
-    /// assert!(db.drained("config", writer.token)?);
+    /// assert!(db.drained(&writer)?);
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn read(&self, name: &str, reader: &str, ttl: Duration) -> Result<Option<i64>> {
@@ -39,10 +36,7 @@ impl Leases {
     /// Gives a read up: the reader no longer answers from memory. Returns whether there was one.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.read("config", "web-1", Duration::from_secs(30))?;
     /// assert!(db.unread("config", "web-1")?);
     /// assert!(!db.unread("config", "web-1")?);
@@ -62,10 +56,7 @@ impl Leases {
     /// name: it stands for readers that the restored file does not know.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// db.at(100).read("config", "web-1", Duration::from_millis(50))?;
     /// let reader = Reader { reader: "web-1".into(), expires_at_ms: 150 };
     /// assert_eq!(db.at(149).readers("config")?, [reader]);
@@ -84,20 +75,18 @@ impl Leases {
     /// that still answer. [`Cached::write`](crate::Cached::write) does both.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let mut db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let writer = db.claim("config", "admin", Duration::from_secs(30))?.acquired().unwrap();
     /// let tx = db.transaction()?;
-    /// if tx.drained("config", writer.token)? {
+    /// if tx.drained(&writer)? {
     ///     tx.conn().execute_batch("CREATE TABLE config (value)")?;
     ///     tx.release(&writer)?;
     ///     tx.commit()?;
     /// }
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn drained(&self, name: &str, token: i64) -> Result<bool> {
+    pub fn drained<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<bool> {
+        let GrantRef { name, token, .. } = grant.into();
         lift(self.verbs()?.drained(name, token, self.when()))
     }
 }

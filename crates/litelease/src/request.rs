@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use crate::error::lift;
-use crate::leases::{exactly, in_ms};
-use crate::{LeaseInfo, Leases, RequestResult, Result, TakenOver, TransferResult};
+use crate::leases::in_ms;
+use crate::{GrantRef, Lease, Leases, RequestResult, Result, TakenOver, TransferResult};
 
 /// An open request for a live grant.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let lease = db.claim("import", "a", Duration::from_secs(30))?.acquired().unwrap();
 /// let _ = db.request("import", "b", Duration::from_secs(20))?;
 /// let request: RequestInfo = db.requested("import")?.unwrap();
@@ -50,10 +47,7 @@ impl Leases {
     /// it is the requester's.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let ms = Duration::from_millis;
     /// let lease = db.at(100).claim("import", "a", ms(100))?.acquired().unwrap();
     /// let asked = db.at(110).request("import", "b", ms(50))?;
@@ -79,10 +73,7 @@ impl Leases {
     /// there was one.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let lease = db.claim("import", "a", Duration::from_secs(30))?.acquired().unwrap();
     /// let _ = db.request("import", "b", Duration::from_secs(20))?;
     /// assert!(db.withdraw_request("import", "b")?);
@@ -94,14 +85,6 @@ impl Leases {
     }
 
     /// Returns the open request for the live grant of `name`, if there is one. Takes no write lock.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert_eq!(db.requested("import")?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn requested(&self, name: &str) -> Result<Option<RequestInfo>> {
         lift(self.verbs()?.requested(name, self.when(), |requester, request| {
             RequestInfo::new(requester.into(), request.until_ms, request.token)
@@ -115,10 +98,7 @@ impl Leases {
     /// Store a [`checkpoint`](Leases::checkpoint) before: the successor starts from it.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let ttl = Duration::from_secs(30);
     /// let lease = db.claim("import", "a", ttl)?.acquired().unwrap();
     /// assert!(matches!(
@@ -130,22 +110,29 @@ impl Leases {
     /// assert_eq!(handed.owner, "b");
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn hand_over(&self, lease: &LeaseInfo, ttl: Duration) -> Result<TransferResult> {
-        let (ttl_ms, who, when) = (in_ms(ttl), exactly(lease), self.when());
+    pub fn hand_over<'g>(
+        &self,
+        grant: impl Into<GrantRef<'g>>,
+        ttl: Duration,
+    ) -> Result<TransferResult> {
+        let grant = grant.into();
+        let owner = grant.owner_or(|name| self.owner(name))?;
+        let (ttl_ms, who, when) = (in_ms(ttl), grant.of_owner(&owner), self.when());
         let store = self.verbs()?;
-        self.handed(store.hand_over(&lease.name, who, ttl_ms, when, |answer| answer.into_owned()))
+        self.handed(store.hand_over(grant.name, who, ttl_ms, when, |answer| answer.into_owned()))
     }
 
     /// Hands a shard over until the end of its new member's session.
     pub(crate) fn hand_over_shard(
         &self,
-        lease: &LeaseInfo,
+        grant: GrantRef<'_>,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        let (ttl_ms, who, when) = (in_ms(ttl), exactly(lease), self.when());
+        let owner = grant.owner_or(|name| self.owner(name))?;
+        let (ttl_ms, who, when) = (in_ms(ttl), grant.of_owner(&owner), self.when());
         let store = self.verbs()?;
         self.handed(
-            store.hand_over_shard(&lease.name, who, ttl_ms, when, |answer| answer.into_owned()),
+            store.hand_over_shard(grant.name, who, ttl_ms, when, |answer| answer.into_owned()),
         )
     }
 
@@ -168,10 +155,7 @@ impl Leases {
     /// until then: what the two may both write to must be fenced by the token.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
     /// let old = db.claim("import", "a", ttl)?.acquired().unwrap();
     /// let taken: TakenOver = db.take_over("import", "ops", ttl)?;
@@ -195,7 +179,7 @@ impl Leases {
         name: &str,
         requester: &str,
         ttl: Duration,
-    ) -> Result<Option<LeaseInfo>> {
+    ) -> Result<Option<Lease>> {
         let ttl_ms = in_ms(ttl);
         lift(self.verbs()?.accept(name, requester, ttl_ms, self.when(), |lease| lease.into_owned()))
     }

@@ -15,10 +15,7 @@ impl Leases {
     /// first: `litelease move` does all of it. Repeating the call is harmless.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let ttl = Duration::from_secs(30);
     /// let lease = db.claim("import", "a", ttl)?.acquired().unwrap();
     /// let floor = db.epoch()?.next_floor().unwrap();
@@ -32,14 +29,6 @@ impl Leases {
     }
 
     /// Returns where the leases of this file went, if it is retired.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert_eq!(db.retirement()?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn retirement(&self) -> Result<Option<Retirement>> {
         lift(self.verbs()?.retirement())
     }

@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use litelease_keeper::{
-    Clock, Due, Grant, Handed, Hold, HolderKind, Identity, Kept, ProcessKeeper, Renewal, Rows,
+use litelease_hold::{
+    Clock, Due, Handed, HeldGrant, Hold, HolderKind, Identity, Kept, ProcessKeeper, Renewal, Rows,
     Seen, SystemClock, Window,
 };
 
@@ -15,12 +15,12 @@ use litelease_store::{Beat, SessionGrants, SessionOver, Store};
 
 use crate::error::lift;
 use crate::hold::{PendingRenewal, keep};
-use crate::kept_rows::{KeptRows, is_busy, lease, loss, renewal};
+use crate::kept_rows::{KeptRows, is_busy, loss, renewal};
 use crate::leases::in_ms;
 use crate::own_connection::OwnConnection;
 use crate::{
-    ClaimResult, Held, HoldError, LeaseInfo, Leases, Litelease, Loss, LossSignal, Lost,
-    ReleaseResult, RenewResult, Transaction, now_ms,
+    ClaimResult, Held, HoldError, Lease, Leases, Litelease, Loss, LossSignal, Lost, ReleaseResult,
+    RenewResult, Transaction, now_ms,
 };
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -38,8 +38,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// use litelease::{HoldError, Litelease, Session};
 ///
 /// # fn main() -> Result<(), HoldError> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("app.sqlite3");
+/// # litelease_doctest::path!(path);
 /// let db = Litelease::open_own(&path)?;
 /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
 /// let (fiction, poetry) = (session.claim("fiction")?, session.claim("poetry")?);
@@ -69,16 +68,6 @@ impl Session {
     /// If the process of that session has ended, for which there is proof on Linux on the same
     /// host, its session is replaced. `ttl` is at least 101 ms. Fails inside a transaction and for
     /// a database in memory.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Session};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
-    /// assert_eq!(db.owner("worker-7")?.as_deref(), Some(session.owner()));
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn open(db: &Litelease, identity: &str, ttl: Duration) -> Result<Self> {
         Session::begin(db, identity, ttl, false)
     }
@@ -87,10 +76,7 @@ impl Session {
     /// names in the same commit. From then on its guarded writes are refused.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Session};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let old = Session::open(&db, "worker-7", Duration::from_secs(30))?;
     /// let new = Session::replace(&db, "worker-7", Duration::from_secs(30))?;
     /// assert!(new.token() > old.token());
@@ -116,7 +102,7 @@ impl Session {
             own.with(|db| open_in(db, identity, &owner, ttl, replaces))
         });
         let (start, granted) = opened.inspect_err(|_| release_if_stored(&own, identity, &owner))?;
-        let grant = Grant { name: identity.into(), owner, token: granted.token, ttl };
+        let grant = HeldGrant { name: identity.into(), owner, token: granted.token, ttl };
         let members = Arc::new(Members {
             identity: grant.clone(),
             window,
@@ -126,7 +112,7 @@ impl Session {
             hold: OnceLock::new(),
         });
         enlist(&members);
-        let whole = Renewal::whole(granted.lease_expires_at_ms);
+        let whole = Renewal::whole(granted.expires_at_ms);
         let hold = || Hold::new(grant.clone(), window, start, whole);
         match keep(&keeper, &file, hold, || SessionRows::open(&file), PATIENCE) {
             Ok(kept) => {
@@ -149,13 +135,10 @@ impl Session {
     /// Dropping the result releases the name.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Session};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
     /// let books = session.claim("books")?;
-    /// let expiry = |name| db.inspect(name).map(|lease| lease.unwrap().lease_expires_at_ms);
+    /// let expiry = |name| db.inspect(name).map(|lease| lease.unwrap().expires_at_ms);
     /// assert_eq!(expiry("books")?, expiry("worker-7")?);
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
@@ -173,74 +156,27 @@ impl Session {
     }
 
     /// Returns the identity.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Session};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// assert_eq!(Session::open(&db, "worker-7", Duration::from_secs(30))?.identity(), "worker-7");
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn identity(&self) -> &str {
         &self.members.identity.name
     }
 
     /// Returns the owner text of the identity and of every name, which is unique to this session.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Session};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
-    /// assert_eq!(session.claim("books")?.owner(), session.owner());
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn owner(&self) -> &str {
         &self.members.identity.owner
     }
 
     /// Returns the fencing token of the identity.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Session};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// assert_eq!(Session::open(&db, "worker-7", Duration::from_secs(30))?.token(), 1);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn token(&self) -> i64 {
         self.members.identity.token
     }
 
     /// Checks whether the session can still be trusted. Once this has failed it always fails, and
     /// so does [`check`](Held::check) of every name.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Session};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// Session::open(&db, "worker-7", Duration::from_secs(30))?.check()?;
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn check(&self) -> Result<(), Lost> {
         self.members.check()
     }
 
     /// Returns a signal on which another thread can wait until the session is lost.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Session};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
-    /// assert_eq!(session.lost().wait_timeout(Duration::from_millis(1)), None);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn lost(&self) -> LossSignal {
         LossSignal::new(self.kept.hold.clone())
     }
@@ -251,10 +187,7 @@ impl Session {
     /// If the file is locked, it waits for a few seconds; after that the keeper keeps trying.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Session};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
     /// let books = session.claim("books")?;
     /// session.close()?;
@@ -305,11 +238,11 @@ fn open_in(
     owner: &str,
     ttl: Duration,
     replaces: bool,
-) -> Result<(Duration, LeaseInfo)> {
+) -> Result<(Duration, Lease)> {
     let tx = Transaction::begin(db, db.conn())?;
     // The clock is read once, and after the wait for the write lock.
     let (start, now_ms) = (SystemClock.now(), now_ms());
-    let is_dead = |current: &LeaseInfo| is_dead(&current.owner);
+    let is_dead = |current: &Lease| is_dead(&current.owner);
     let opened = tx.store().open_session(identity, owner, in_ms(ttl), now_ms, replaces, is_dead);
     let granted = match lift(opened)? {
         ClaimResult::Acquired(granted) => granted,
@@ -335,7 +268,7 @@ fn release_if_stored(own: &OwnConnection, identity: &str, owner: &str) {
 
 /// A session as its handle, its names and the keeper share it.
 pub(crate) struct Members {
-    identity: Grant,
+    identity: HeldGrant,
     window: Window,
     file: String,
     /// Where names are claimed. Locked before `names`.
@@ -354,7 +287,7 @@ struct Names {
 }
 
 struct Name {
-    grant: Grant,
+    grant: HeldGrant,
     /// None until the keeper has it.
     hold: Option<Arc<Hold>>,
 }
@@ -366,7 +299,7 @@ impl Names {
         self.list.retain(|name| !name.hold.as_ref().is_some_and(is_over));
     }
 
-    fn fail(&self, mut why: impl FnMut(&Grant) -> Loss) {
+    fn fail(&self, mut why: impl FnMut(&HeldGrant) -> Loss) {
         for Name { grant, hold } in &self.list {
             if let Some(hold) = hold {
                 hold.fail(why(grant));
@@ -374,7 +307,7 @@ impl Names {
         }
     }
 
-    fn forget(&mut self, grant: &Grant) {
+    fn forget(&mut self, grant: &HeldGrant) {
         self.list.retain(|name| name.grant != *grant);
     }
 }
@@ -385,9 +318,9 @@ pub(crate) type Answer<T> = Result<Result<Beat<T>, SessionOver>, litelease_store
 /// The outcome of the renewal of a whole session, for each hold.
 struct Renewed {
     start: Duration,
-    identity: (LeaseInfo, Renewal),
+    identity: (Lease, Renewal),
     /// For each name in the list.
-    names: Vec<Result<(LeaseInfo, Renewal), Loss>>,
+    names: Vec<Result<(Lease, Renewal), Loss>>,
 }
 
 /// Why nothing of a session is renewed.
@@ -417,7 +350,7 @@ impl Members {
     ) -> Result<Result<(Renewed, T), Over>> {
         // The clock is read once, and after the wait for the write lock.
         let (start, now_ms) = (SystemClock.now(), now_ms());
-        let Grant { name: identity, owner, token, ttl } = &self.identity;
+        let HeldGrant { name: identity, owner, token, ttl } = &self.identity;
         let all: Vec<(&str, i64)> =
             names.list.iter().map(|Name { grant, .. }| (&*grant.name, grant.token)).collect();
         let (token, ttl_ms) = (*token, in_ms(*ttl));
@@ -427,7 +360,7 @@ impl Members {
             Ok(beat) => beat,
             Err(over) => return Ok(Err(self.over(names, over))),
         };
-        let granted = |lease: LeaseInfo| {
+        let granted = |lease: Lease| {
             let granted = renewal(now_ms, *ttl, &lease);
             (lease, granted)
         };
@@ -499,7 +432,7 @@ impl Members {
     pub(crate) fn change<T>(
         self: &Arc<Self>,
         work: impl Fn(&Store, SessionGrants<'_>, i64) -> Answer<T>,
-        granted: impl Fn(&T) -> Result<Vec<LeaseInfo>>,
+        granted: impl Fn(&T) -> Result<Vec<Lease>>,
     ) -> Result<(Vec<Held>, T)> {
         self.check()?;
         let keeper = SESSIONS.get()?;
@@ -511,7 +444,7 @@ impl Members {
             let kept = keep(&keeper, &self.file, hold, open, PATIENCE).inspect_err(|_| {
                 // Nobody would tell that it is lost.
                 lock(&self.names).forget(&grant);
-                let _ = self.db.with(|db| db.release(&lease(&grant)));
+                let _ = self.db.with(|db| db.release(&grant));
             })?;
             let mut names = lock(&self.names);
             if names.is_closed {
@@ -533,8 +466,8 @@ impl Members {
     fn try_to_change<T>(
         &self,
         work: &impl Fn(&Store, SessionGrants<'_>, i64) -> Answer<T>,
-        granted: &impl Fn(&T) -> Result<Vec<LeaseInfo>>,
-    ) -> Result<(Vec<(Grant, Renewal)>, Duration, T)> {
+        granted: &impl Fn(&T) -> Result<Vec<Lease>>,
+    ) -> Result<(Vec<(HeldGrant, Renewal)>, Duration, T)> {
         self.db.with(|db| {
             let mut names = lock(&self.names);
             if names.is_closed {
@@ -564,12 +497,12 @@ impl Members {
             }
             self.settle(&names, &beat);
             let new = granted.into_iter().map(|lease| {
-                let Grant { owner, ttl, .. } = self.identity.clone();
-                let expires_at_ms = lease.lease_expires_at_ms;
-                let grant = Grant { name: lease.name, owner, token: lease.token, ttl };
+                let HeldGrant { owner, ttl, .. } = self.identity.clone();
+                let expires_at_ms = lease.expires_at_ms;
+                let grant = HeldGrant { name: lease.name, owner, token: lease.token, ttl };
                 (grant, Renewal { expires_at_ms, ..beat.identity.1 })
             });
-            let new: Vec<(Grant, Renewal)> = new.collect();
+            let new: Vec<(HeldGrant, Renewal)> = new.collect();
             let as_names = new.iter().map(|(grant, _)| Name { grant: grant.clone(), hold: None });
             names.list.extend(as_names);
             Ok((new, beat.start, done))
@@ -621,7 +554,7 @@ fn dismiss(owner: &str) {
     lock(&OPEN).retain(|members| members.identity.owner != owner);
 }
 
-fn session_of(grant: &Grant) -> Option<Arc<Members>> {
+fn session_of(grant: &HeldGrant) -> Option<Arc<Members>> {
     lock(&OPEN).iter().find(|members| members.identity.owner == grant.owner).cloned()
 }
 
@@ -656,10 +589,10 @@ impl SessionRows {
         for Due { grant, progress, .. } in due {
             if let Some(ago) = progress {
                 let at_ms = now_ms() - crate::leases::in_ms(*ago);
-                let _ = tx.at(at_ms).progress(&grant.name, grant.token)?;
+                let _ = tx.at(at_ms).progress((&grant.name, grant.token))?;
             }
         }
-        let position = |grant: &Grant| names.list.iter().position(|name| name.grant == *grant);
+        let position = |grant: &HeldGrant| names.list.iter().position(|name| name.grant == *grant);
         match members.beat(&tx, &names, renew)? {
             Ok((beat, ())) => {
                 tx.commit()?;
@@ -691,7 +624,7 @@ impl SessionRows {
     fn release_session(db: &Litelease, members: &Members) -> Result<Result<(), Loss>> {
         let mut names = lock(&members.names);
         let tx = Transaction::begin(db, db.conn())?;
-        let Grant { name: identity, owner, token, .. } = &members.identity;
+        let HeldGrant { name: identity, owner, token, .. } = &members.identity;
         let all: Vec<(&str, i64)> =
             names.list.iter().map(|Name { grant, .. }| (&*grant.name, grant.token)).collect();
         let session = SessionGrants { identity, owner, token: *token, ttl_ms: 0, names: &all };
@@ -743,7 +676,7 @@ impl Rows for SessionRows {
         answers
     }
 
-    fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
+    fn release(&mut self, grant: &HeldGrant) -> Result<(), Loss> {
         match session_of(grant) {
             Some(members) if members.identity == *grant => {
                 if self.is_moved() {
@@ -765,11 +698,11 @@ impl Rows for SessionRows {
         }
     }
 
-    fn look(&mut self, grant: &Grant) -> Seen {
+    fn look(&mut self, grant: &HeldGrant) -> Seen {
         self.rows.look(grant)
     }
 
-    fn hand_over(&mut self, grant: &Grant, ttl: Duration) -> Result<Option<Handed>, Loss> {
+    fn hand_over(&mut self, grant: &HeldGrant, ttl: Duration) -> Result<Option<Handed>, Loss> {
         let members = session_of(grant);
         let mut names = members.as_ref().map(|members| lock(&members.names));
         let handed = self.rows.hand_over_by(grant, |db, lease| db.hand_over_shard(lease, ttl));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use litelease_keeper::Waiter;
+use litelease_hold::Waiter;
 use litelease_store::{AssignedShard, SessionGrants, ShardGroup, Store, Value, When};
 use rusqlite::ToSql;
 
@@ -37,8 +37,7 @@ const SLOW_POLL: Duration = Duration::from_millis(250);
 /// Options of a member.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::ShardsOptions;
+/// # use litelease_doctest::prelude::*;
 /// let options = ShardsOptions::new("worker-7", Duration::from_secs(10)).drain(Duration::from_secs(60));
 /// # let _ = options;
 /// ```
@@ -52,25 +51,11 @@ pub struct ShardsOptions {
 impl ShardsOptions {
     /// Returns options of the member `id`, which is renewed by `ttl`. Others have 30 s to give a
     /// shard up.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::ShardsOptions;
-    /// let options = ShardsOptions::new("worker-7", Duration::from_secs(10));
-    /// # let _ = options;
-    /// ```
     pub fn new(id: &str, ttl: Duration) -> Self {
         ShardsOptions { id: id.into(), ttl, drain: Duration::from_secs(30) }
     }
 
     /// Gives other members this long to finish their work on a shard that this one requests.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::ShardsOptions;
-    /// let options = ShardsOptions::new("a", Duration::from_secs(10)).drain(Duration::from_secs(60));
-    /// # let _ = options;
-    /// ```
     pub fn drain(self, drain: Duration) -> Self {
         ShardsOptions { drain, ..self }
     }
@@ -119,8 +104,7 @@ pub enum ShardEvent {
 /// use litelease::{Litelease, ShardEvent, Shards, ShardsOptions};
 ///
 /// # fn main() -> Result<(), litelease::HoldError> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("app.sqlite3");
+/// # litelease_doctest::path!(path);
 /// let db = Litelease::open_own(&path)?;
 /// let shards = Shards::join(&db, "orders", 2, ShardsOptions::new("a", Duration::from_secs(10)))?;
 /// for _ in 0..2 {
@@ -172,10 +156,7 @@ impl Shards {
     /// id may contain a slash or be empty, and `count` is at most 10,000.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldError, Litelease, Shards, ShardsOptions};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let options = |id| ShardsOptions::new(id, Duration::from_secs(10));
     /// let a = Shards::join(&db, "orders", 8, options("a"))?;
     /// let b = Shards::join(&db, "orders", 9, options("b"));
@@ -219,10 +200,7 @@ impl Shards {
     /// were returned, it fails with [`HoldError::Lost`].
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, ShardEvent, Shards, ShardsOptions};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let shards = Shards::join(&db, "orders", 1, ShardsOptions::new("a", Duration::from_secs(10)))?;
     /// let event = shards.next(Duration::from_secs(60))?;
     /// assert_eq!(event, Some(ShardEvent::Assigned { shard: 0, token: 1, checkpoint: None }));
@@ -250,10 +228,7 @@ impl Shards {
     /// Checks whether a shard is this member's and can still be trusted.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Shards, ShardsOptions};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let shards = Shards::join(&db, "orders", 1, ShardsOptions::new("a", Duration::from_secs(10)))?;
     /// shards.next(Duration::from_secs(60))?;
     /// shards.check(0)?;
@@ -267,10 +242,7 @@ impl Shards {
     /// [`HoldError::Lost`] if the shard is no longer this member's.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Shards, ShardsOptions};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let shards = Shards::join(&db, "orders", 1, ShardsOptions::new("a", Duration::from_secs(10)))?;
     /// shards.next(Duration::from_secs(60))?;
     /// shards.checkpoint(0, "page 17")?;
@@ -279,7 +251,7 @@ impl Shards {
     pub fn checkpoint(&self, shard: usize, value: impl ToSql) -> Result<()> {
         let token = self.shared.token(shard)?;
         let name = self.shared.name(shard);
-        match self.shared.db.with(|db| db.checkpoint(&name, token, value))? {
+        match self.shared.db.with(|db| db.checkpoint((&name, token), value))? {
             CheckpointResult::Stored => Ok(()),
             CheckpointResult::Stale { newest } => {
                 let by = newest.unwrap_or(0);
@@ -292,10 +264,7 @@ impl Shards {
     /// had. Store the last checkpoint before.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Shards, ShardsOptions};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let shards = Shards::join(&db, "orders", 1, ShardsOptions::new("a", Duration::from_secs(10)))?;
     /// shards.next(Duration::from_secs(60))?;
     /// assert!(!shards.hand_over(0)?, "nobody asks");
@@ -326,10 +295,7 @@ impl Shards {
     /// too, and ignores errors.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, Shards, ShardsOptions};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let shards = Shards::join(&db, "orders", 1, ShardsOptions::new("a", Duration::from_secs(10)))?;
     /// shards.next(Duration::from_secs(60))?;
     /// shards.leave()?;

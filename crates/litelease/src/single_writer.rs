@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
 
-use litelease_filelock::{Error as LockError, Held, LockState, Waiting, WriteLock};
+use litelease_sys::write_lock::{Error as LockError, Held, LockState, Waiting, WriteLock};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::{Error, LiteleaseRef};
@@ -30,8 +30,7 @@ use crate::{Error, LiteleaseRef};
 /// ```
 /// use litelease::SingleWriter;
 ///
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("data.db");
+/// # litelease_doctest::path!(path);
 /// let writer = SingleWriter::open(&path)?; // WAL, busy_timeout 500 ms, synchronous NORMAL
 /// writer.write(|tx| tx.execute_batch("CREATE TABLE IF NOT EXISTS notes (text)"))?;
 /// let rows = writer.write(|tx| tx.execute("INSERT INTO notes VALUES ('a')", []))?;
@@ -54,8 +53,7 @@ pub struct SingleWriter {
 /// use std::time::Duration;
 /// use litelease::{SingleWriter, WriterOptions};
 ///
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("data.db");
+/// # litelease_doctest::path!(path);
 /// let patient = WriterOptions { timeout: Duration::from_secs(30), ..WriterOptions::default() };
 /// let writer = SingleWriter::open_with(&path, patient)?;
 /// # Ok::<(), litelease::WriteError>(())
@@ -111,9 +109,7 @@ pub enum Synchronous {
 /// It is the connection too, for the statements of the transaction.
 ///
 /// ```
-/// # use litelease::SingleWriter;
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("data.db");
+/// # litelease_doctest::path!(path);
 /// # let writer = SingleWriter::open(&path)?;
 /// let tx = writer.begin()?;
 /// tx.execute_batch("CREATE TABLE notes (text); INSERT INTO notes VALUES ('a')")?;
@@ -136,8 +132,7 @@ pub struct WriteGuard<'w> {
 /// use std::time::Duration;
 /// use litelease::{LockError, SingleWriter, WriteError, WriterOptions};
 ///
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("data.db");
+/// # litelease_doctest::path!(path);
 /// let impatient = WriterOptions { timeout: Duration::ZERO, ..WriterOptions::default() };
 /// let (one, other) = (SingleWriter::open(&path)?, SingleWriter::open_with(&path, impatient)?);
 /// let tx = one.begin()?;
@@ -173,27 +168,11 @@ pub enum WriteError {
 
 impl SingleWriter {
     /// Opens a database with the default options, and creates it if it is missing.
-    ///
-    /// ```
-    /// # use litelease::SingleWriter;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// let writer = SingleWriter::open(folder.path().join("data.db"))?;
-    /// # Ok::<(), litelease::WriteError>(())
-    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WriteError> {
         SingleWriter::open_with(path, WriterOptions::default())
     }
 
     /// Opens a database with options of the caller's.
-    ///
-    /// ```
-    /// # use litelease::{SingleWriter, Synchronous, WriterOptions};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("data.db");
-    /// let durable = WriterOptions { synchronous: Synchronous::Full, ..WriterOptions::default() };
-    /// let writer = SingleWriter::open_with(&path, durable)?;
-    /// # Ok::<(), litelease::WriteError>(())
-    /// ```
     pub fn open_with(path: impl AsRef<Path>, options: WriterOptions) -> Result<Self, WriteError> {
         let connection = Connection::open(path.as_ref())?;
         if connection.path().is_none_or(str::is_empty) {
@@ -219,9 +198,7 @@ impl SingleWriter {
     /// has. In async code, call this from a thread that may block.
     ///
     /// ```
-    /// # use litelease::SingleWriter;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("data.db");
+    /// # litelease_doctest::path!(path);
     /// # let writer = SingleWriter::open(&path)?;
     /// # writer.write(|tx| tx.execute_batch("CREATE TABLE notes (text)"))?;
     /// let last = writer.write(|tx| {
@@ -244,9 +221,7 @@ impl SingleWriter {
     /// Waits for the lock and begins a transaction, for work that does not fit into a closure.
     ///
     /// ```
-    /// # use litelease::SingleWriter;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("data.db");
+    /// # litelease_doctest::path!(path);
     /// # let writer = SingleWriter::open(&path)?;
     /// let tx = writer.begin()?;
     /// tx.execute_batch("CREATE TABLE notes (text)")?;
@@ -308,17 +283,6 @@ impl SingleWriter {
 
     /// Opens another connection to the database, for reading. It sees what was committed and does
     /// not wait for writers.
-    ///
-    /// ```
-    /// # use litelease::SingleWriter;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("data.db");
-    /// # let writer = SingleWriter::open(&path)?;
-    /// # writer.write(|tx| tx.execute_batch("CREATE TABLE notes (text)"))?;
-    /// let reader = writer.reader()?;
-    /// let notes: i64 = reader.query_row("SELECT count(*) FROM notes", [], |row| row.get(0))?;
-    /// # Ok::<(), litelease::WriteError>(())
-    /// ```
     pub fn reader(&self) -> Result<Connection, WriteError> {
         let flags = OpenFlags::default() & !OpenFlags::SQLITE_OPEN_CREATE;
         let connection = Connection::open_with_flags(&self.path, flags)?;
@@ -328,29 +292,11 @@ impl SingleWriter {
     }
 
     /// Returns whether the lock is held now, and by which process.
-    ///
-    /// ```
-    /// # use litelease::{LockState, SingleWriter};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("data.db");
-    /// # let writer = SingleWriter::open(&path)?;
-    /// assert_eq!(writer.lock_state()?, LockState::Free);
-    /// # Ok::<(), litelease::WriteError>(())
-    /// ```
     pub fn lock_state(&self) -> Result<LockState, WriteError> {
         Ok(self.lock.state()?)
     }
 
     /// Returns the path of the lock file.
-    ///
-    /// ```
-    /// # use litelease::SingleWriter;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("data.db");
-    /// # let writer = SingleWriter::open(&path)?;
-    /// assert!(writer.lock_path().ends_with("data.db.lock"));
-    /// # Ok::<(), litelease::WriteError>(())
-    /// ```
     pub fn lock_path(&self) -> &Path {
         self.lock.path()
     }
@@ -358,16 +304,6 @@ impl SingleWriter {
 
 impl WriteGuard<'_> {
     /// Commits the transaction and unlocks.
-    ///
-    /// ```
-    /// # use litelease::SingleWriter;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("data.db");
-    /// # let writer = SingleWriter::open(&path)?;
-    /// let tx = writer.begin()?;
-    /// tx.commit()?;
-    /// # Ok::<(), litelease::WriteError>(())
-    /// ```
     pub fn commit(self) -> Result<(), WriteError> {
         if self.pid != std::process::id() {
             return Err(LockError::Forked.into());

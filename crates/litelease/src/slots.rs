@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use litelease_keeper::{
-    Clock, Due, Grant, Hold, Kept, ProcessKeeper, Renewal, Rows, Seen, SystemClock, Window,
+use litelease_hold::{
+    Clock, Due, HeldGrant, Hold, Kept, ProcessKeeper, Renewal, Rows, Seen, SystemClock, Window,
 };
 
 use crate::hold::{busy_timeout, keep};
@@ -16,10 +16,7 @@ use crate::{
 /// [`Litelease::hold_slot`].
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{HeldSlot, Litelease};
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// # litelease_doctest::file!(db);
 /// db.pools().register("importers", 2)?;
 /// let slot: HeldSlot = db.hold_slot("importers", Duration::from_secs(30), Duration::ZERO, "")?.unwrap();
 /// assert_eq!(slot.position(), 0);
@@ -49,10 +46,7 @@ impl Litelease {
     /// `note` tells operators who and why.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// db.pools().register("importers", 1)?;
     /// let ttl = Duration::from_secs(30);
     /// let slot = db.hold_slot("importers", ttl, Duration::ZERO, "nightly")?;
@@ -89,7 +83,7 @@ impl Litelease {
             watch.wait(seen, next_ms, left);
         };
         let Borrowed { lease_id, slot, .. } = borrowed;
-        let grant = Grant { name: pool.into(), owner: lease_id, token: slot.token, ttl };
+        let grant = HeldGrant { name: pool.into(), owner: lease_id, token: slot.token, ttl };
         let hold = || Hold::new(grant.clone(), window, start, Renewal::whole(slot.expires_at_ms));
         let open = || Ok(Box::new(SlotRows(KeptRows::open(&file)?)) as Box<dyn Rows>);
         match keep(&keeper, &file, hold, open, busy_timeout(self.conn())) {
@@ -105,115 +99,38 @@ impl Litelease {
 
 impl HeldSlot {
     /// Returns the number of the slot: 0 is the first.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # db.pools().register("importers", 1)?;
-    /// let slot = db.hold_slot("importers", Duration::from_secs(30), Duration::ZERO, "")?.unwrap();
-    /// assert_eq!(slot.position(), 0);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn position(&self) -> i64 {
         self.slot.position
     }
 
     /// Returns the fencing token of the slot.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # db.pools().register("importers", 1)?;
-    /// let slot = db.hold_slot("importers", Duration::from_secs(30), Duration::ZERO, "")?.unwrap();
-    /// assert!(slot.token() >= 1);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn token(&self) -> i64 {
         self.slot.token
     }
 
     /// Returns when the slot ends unless it is renewed, in Unix milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # db.pools().register("importers", 1)?;
-    /// let slot = db.hold_slot("importers", Duration::from_secs(30), Duration::ZERO, "")?.unwrap();
-    /// assert!(slot.expires_at_ms() > litelease::now_ms());
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn expires_at_ms(&self) -> i64 {
         self.kept.hold.expires_at_ms()
     }
 
     /// Checks whether the slot can be trusted to be this process's. Fails in time: before it can be
     /// lent to another one.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # db.pools().register("importers", 1)?;
-    /// let slot = db.hold_slot("importers", Duration::from_secs(30), Duration::ZERO, "")?.unwrap();
-    /// slot.check()?;
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn check(&self) -> std::result::Result<(), Lost> {
         self.kept.hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
     }
 
     /// Returns a signal on which another thread can wait until the slot is lost.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # db.pools().register("importers", 1)?;
-    /// let slot = db.hold_slot("importers", Duration::from_secs(30), Duration::ZERO, "")?.unwrap();
-    /// assert_eq!(slot.lost().wait_timeout(Duration::from_millis(1)), None);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn lost(&self) -> LossSignal {
         LossSignal::new(self.kept.hold.clone())
     }
 
     /// Calls `callback` on a thread of its own when the slot is lost; at once if it already is.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # db.pools().register("importers", 1)?;
-    /// let slot = db.hold_slot("importers", Duration::from_secs(30), Duration::ZERO, "")?.unwrap();
-    /// slot.on_lost(|lost| eprintln!("{lost}"));
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn on_lost(&self, callback: impl FnOnce(&Lost) + Send + 'static) {
         let name = self.kept.hold.grant().name.clone();
         self.kept.hold.on_lost(move |reason| callback(&Lost { name, reason: reason.clone() }));
     }
 
     /// Returns the slot. Tries again for a while if the file is locked.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # db.pools().register("importers", 1)?;
-    /// let slot = db.hold_slot("importers", Duration::from_secs(30), Duration::ZERO, "")?.unwrap();
-    /// slot.give_back()?;
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn give_back(mut self) -> std::result::Result<(), Lost> {
         self.is_returned = true;
         self.kept.release(Duration::from_secs(5)).map_err(|reason| self.as_lost(reason))
@@ -273,7 +190,7 @@ impl Rows for SlotRows {
         answers.unwrap_or_else(|error| vec![Err(self.0.trouble(&error)); due.len()])
     }
 
-    fn release(&mut self, grant: &Grant) -> std::result::Result<(), Loss> {
+    fn release(&mut self, grant: &HeldGrant) -> std::result::Result<(), Loss> {
         if self.is_moved() {
             return Err(Loss::FileReplaced);
         }
@@ -285,7 +202,7 @@ impl Rows for SlotRows {
         }
     }
 
-    fn look(&mut self, grant: &Grant) -> Seen {
+    fn look(&mut self, grant: &HeldGrant) -> Seen {
         let found = self.0.db.with(|db| db.pools().slot(&grant.name, &grant.owner));
         // What cannot be read now is left to the renewals.
         let is_current = found.map_or(true, |slot| slot.is_some());

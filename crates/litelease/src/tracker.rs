@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use litelease_keeper::{HolderKind, Identity};
+use litelease_hold::{HolderKind, Identity};
 
 use crate::error::lift;
 use crate::{ClaimResult, HoldError, Litelease, now_ms};
@@ -68,14 +68,6 @@ impl Tracker {
 
     /// Returns the locks in the file at `path`. Creates its folders now; the first lock creates the
     /// file.
-    ///
-    /// ```
-    /// # use litelease::Tracker;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// let tracker = Tracker::new(folder.path().join("a/b/locks.sqlite3"))?;
-    /// assert!(folder.path().join("a/b").is_dir());
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let given = path.as_ref();
         // A path that depends on the working directory would lead to another file after a change
@@ -91,29 +83,12 @@ impl Tracker {
     }
 
     /// Locks `name` until the result is dropped, for at most `expire`.
-    ///
-    /// ```
-    /// # use litelease::Tracker;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let tracker = Tracker::new(folder.path().join("locks.sqlite3"))?;
-    /// let lock = tracker.lock("books", Tracker::EXPIRE)?;
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn lock(&self, name: &str, expire: Duration) -> Result<TrackerGuard> {
         let token = self.lock_it(name, expire)?;
         Ok(TrackerGuard { tracker: self.clone(), name: name.into(), token })
     }
 
     /// Locks `name` for `expire`, and returns a token (32 hex digits) to unlock it with.
-    ///
-    /// ```
-    /// # use litelease::Tracker;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let tracker = Tracker::new(folder.path().join("locks.sqlite3"))?;
-    /// let token = tracker.lock_it("books", Tracker::EXPIRE)?;
-    /// tracker.unlock_it("books", &token)?;
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn lock_it(&self, name: &str, expire: Duration) -> Result<String> {
         let who = Identity::new(HolderKind::Lock);
         let db = Litelease::open_own(&self.path)?;
@@ -125,7 +100,7 @@ impl Tracker {
             ClaimResult::Busy(current) => Err(HoldError::TrackerIsLocked {
                 name: current.name,
                 owner: without_token(&current.owner).into(),
-                until: current.lease_expires_at_ms,
+                until: current.expires_at_ms,
             }),
         }
     }
@@ -165,14 +140,6 @@ fn without_token(owner: &str) -> &str {
 
 impl TrackerGuard {
     /// Returns the token of this acquisition.
-    ///
-    /// ```
-    /// # use litelease::Tracker;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let tracker = Tracker::new(folder.path().join("locks.sqlite3"))?;
-    /// assert_eq!(tracker.lock("books", Tracker::EXPIRE)?.token().len(), 32);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
     pub fn token(&self) -> &str {
         &self.token
     }

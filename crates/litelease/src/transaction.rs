@@ -20,10 +20,7 @@ use crate::{Leases, Result};
 /// [`bootstrap`](Leases::bootstrap) before the transaction, not in it.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{Litelease, rusqlite::Connection};
-/// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let tx = db.transaction()?;
 /// let lease = tx.claim("import", "a", Duration::from_secs(30))?.acquired();
 /// drop(tx); // rolled back, the claim with it
@@ -42,10 +39,7 @@ pub struct Transaction<'t> {
 /// A part of a transaction that can be undone by itself. It is undone unless it is committed.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{Litelease, rusqlite::Connection};
-/// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let mut tx = db.transaction()?;
 /// let first = tx.claim("first", "a", Duration::from_secs(30))?.acquired();
 /// let savepoint = tx.savepoint()?;
@@ -73,10 +67,7 @@ impl<'t> Transaction<'t> {
     /// Returns the connection, for the caller's own statements in this transaction.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let tx = db.transaction()?;
     /// tx.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
     /// tx.commit()?;
@@ -89,10 +80,7 @@ impl<'t> Transaction<'t> {
     /// Opens a savepoint.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let mut tx = db.transaction()?;
     /// let savepoint = tx.savepoint()?;
     /// savepoint.commit()?;
@@ -111,10 +99,7 @@ impl<'t> Transaction<'t> {
     /// transaction by itself.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let tx = db.transaction()?;
     /// let lease = tx.claim("import", "a", Duration::from_secs(30))?.acquired();
     /// tx.commit()?;
@@ -140,10 +125,7 @@ impl<'t> Transaction<'t> {
     /// Undoes everything done in this transaction.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let tx = db.transaction()?;
     /// let lease = tx.claim("import", "a", Duration::from_secs(30))?.acquired();
     /// tx.rollback()?;
@@ -165,10 +147,7 @@ impl<'s> Savepoint<'s> {
     /// Returns the connection, for the caller's own statements in this savepoint.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let mut tx = db.transaction()?;
     /// let savepoint = tx.savepoint()?;
     /// savepoint.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
@@ -181,10 +160,7 @@ impl<'s> Savepoint<'s> {
     /// Opens a savepoint inside this one.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let mut tx = db.transaction()?;
     /// let mut outer = tx.savepoint()?;
     /// let inner = outer.savepoint()?;
@@ -199,10 +175,7 @@ impl<'s> Savepoint<'s> {
     /// Keeps what was done in this savepoint, as part of what encloses it.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let mut tx = db.transaction()?;
     /// let savepoint = tx.savepoint()?;
     /// let lease = savepoint.claim("import", "a", Duration::from_secs(30))?.acquired();
@@ -220,10 +193,7 @@ impl<'s> Savepoint<'s> {
     /// Undoes what was done in this savepoint.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{Litelease, rusqlite::Connection};
-    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let mut tx = db.transaction()?;
     /// let savepoint = tx.savepoint()?;
     /// let lease = savepoint.claim("import", "a", Duration::from_secs(30))?.acquired();

@@ -8,17 +8,14 @@ use rusqlite::types;
 
 use crate::error::lift;
 use crate::fences::{as_value, owned};
-use crate::{GrantResult, LeaseRow, Leases, Result};
+use crate::{GrantRef, GrantResult, LeaseRow, Leases, Result};
 
 /// A lease, and what its live grant has attached: an item of [`Leases::leases_under`].
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let lease = db.claim("member/a", "a", Duration::from_secs(30))?.acquired().unwrap();
-/// assert!(db.attach("member/a", lease.token, "10.0.0.7:4000")?.is_done());
+/// assert!(db.attach(&lease, "10.0.0.7:4000")?.is_done());
 /// let listed: ListedLease = db.leases_under("member/").next().unwrap()?;
 /// assert_eq!(listed.lease.name, "member/a");
 /// assert_eq!(listed.value, Some(rusqlite::types::Value::Text("10.0.0.7:4000".into())));
@@ -36,10 +33,7 @@ pub struct ListedLease {
 /// Walks along leases in the order of their names. Made by [`Leases::leases_under`].
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-/// # db.bootstrap()?;
+/// # litelease_doctest::memory!(db);
 /// let mut members: LeasesUnder<'_> = db.leases_under("member/");
 /// assert!(members.next().is_none());
 /// # Ok::<(), litelease::Error>(())
@@ -60,7 +54,7 @@ enum Walk {
 
 /// Values of grants.
 impl Leases {
-    /// Attaches a value to the live grant of `name` under `token`, in the place of the one before:
+    /// Attaches a value to a live grant, in the place of the one before:
     /// the address of a leader, or the data of a member.
     ///
     /// It ends with the grant: nobody reads the value of a grant that has expired, was released or
@@ -68,34 +62,27 @@ impl Leases {
     /// stores nothing. Attaching NULL takes the value away.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// let lease = db.claim("leader", "a", Duration::from_secs(30))?.acquired().unwrap();
-    /// assert_eq!(db.attach("leader", lease.token, "10.0.0.7:4000")?, GrantResult::Done);
+    /// assert_eq!(db.attach(&lease, "10.0.0.7:4000")?, GrantResult::Done);
     /// assert_eq!(db.value("leader")?, Some("10.0.0.7:4000".to_owned().into()));
     ///
     /// db.release(&lease)?;
     /// assert_eq!(db.value("leader")?, None);
-    /// let late = db.attach("leader", lease.token, "10.0.0.7:4000")?;
+    /// let late = db.attach(&lease, "10.0.0.7:4000")?;
     /// assert_eq!(late, GrantResult::Stale { reason: Reason::Released });
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn attach(&self, name: &str, token: i64, value: impl ToSql) -> Result<GrantResult> {
-        let output = value.to_sql()?;
+    pub fn attach<'g>(
+        &self,
+        grant: impl Into<GrantRef<'g>>,
+        value: impl ToSql,
+    ) -> Result<GrantResult> {
+        let (GrantRef { name, token, .. }, output) = (grant.into(), value.to_sql()?);
         lift(self.verbs()?.attach(name, token, as_value(&output, "a value")?, self.when()))
     }
 
     /// Returns the value that the live grant of `name` has attached. Takes no write lock.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert_eq!(db.value("leader")?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
     pub fn value(&self, name: &str) -> Result<Option<types::Value>> {
         let value = lift(self.verbs()?.value(name, self.when(), owned))?;
         Ok(value.filter(|value| *value != types::Value::Null))
@@ -108,10 +95,7 @@ impl Leases {
     /// is held until the result is dropped.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
+    /// # litelease_doctest::memory!(db);
     /// for name in ["job", "member/a", "member/b", "members"] {
     ///     let _ = db.claim(name, "a", Duration::from_secs(30))?;
     /// }
@@ -146,7 +130,7 @@ impl LeasesUnder<'_> {
         }
         let value = row.live(now_ms).map(|_| owned(value));
         let value = value.filter(|value| *value != types::Value::Null);
-        Ok(Some(ListedLease { lease: LeaseRow::of(row), value }))
+        Ok(Some(ListedLease { lease: LeaseRow::from(row), value }))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use litelease_keeper::{Clock, Examination, SystemClock, Waiter, nap};
+use litelease_hold::{Clock, Examination, SystemClock, Waiter, nap};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
@@ -12,7 +12,7 @@ use crate::file::has_moved;
 use crate::kept_rows::is_busy;
 use crate::leases::in_ms;
 use crate::{
-    ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, RequestResult, Transaction,
+    ClaimResult, HoldError, Lease, Leases, Litelease, LiteleaseRef, RequestResult, Transaction,
 };
 
 /// A claim that was waited for, and when the attempt that succeeded began.
@@ -52,7 +52,7 @@ impl<'a> Claim<'a> {
         &self,
         leases: &Leases,
         connection: &Connection,
-        dead: Option<&LeaseInfo>,
+        dead: Option<&Lease>,
     ) -> crate::Result<ClaimResult> {
         if !self.has_more() {
             return self.ask(leases, dead);
@@ -77,9 +77,9 @@ impl<'a> Claim<'a> {
         &self,
         leases: &Leases,
         connection: &Connection,
-        current: &LeaseInfo,
+        current: &Lease,
         asked: Option<i64>,
-    ) -> crate::Result<Option<LeaseInfo>> {
+    ) -> crate::Result<Option<Lease>> {
         let tx = Transaction::begin(leases, connection)?;
         let accepted = match asked {
             Some(token) if current.token > token => tx.renew(current, self.ttl)?.renewed(),
@@ -98,21 +98,21 @@ impl<'a> Claim<'a> {
     }
 
     /// Stores what rides on the grant.
-    fn store_more(&self, leases: &Leases, lease: &LeaseInfo) -> crate::Result<()> {
+    fn store_more(&self, leases: &Leases, lease: &Lease) -> crate::Result<()> {
         if let Some(value) = self.value {
-            let _ = leases.attach(self.name, lease.token, value)?;
+            let _ = leases.attach((self.name, lease.token), value)?;
         }
         if self.progress_within.is_some() || self.max_time.is_some() {
             let end_ms = |time| leases.when().now_ms().saturating_add(in_ms(time));
             let not_after_ms = self.max_time.map(end_ms);
-            let _ = leases.limit(self.name, lease.token, self.progress_within, not_after_ms)?;
+            let _ = leases.limit((self.name, lease.token), self.progress_within, not_after_ms)?;
         }
         Ok(())
     }
 
-    fn ask(&self, leases: &Leases, dead: Option<&LeaseInfo>) -> crate::Result<ClaimResult> {
+    fn ask(&self, leases: &Leases, dead: Option<&Lease>) -> crate::Result<ClaimResult> {
         match dead {
-            Some(dead) => leases.claim_from_dead(self.name, self.owner, self.ttl, dead),
+            Some(dead) => leases.claim_from_dead(self.name, self.owner, self.ttl, dead.into()),
             None => leases.claim(self.name, self.owner, self.ttl),
         }
     }
@@ -134,11 +134,8 @@ macro_rules! waiting {
         /// returns the lease that is handed over.
         ///
         /// ```
-        /// # use std::time::Duration;
-        /// # use litelease::{ClaimResult, HoldError, Litelease};
-        /// # fn main() -> Result<(), HoldError> {
-        /// # let folder = tempfile::tempdir().unwrap();
-        /// # let path = folder.path().join("app.sqlite3");
+        /// # fn main() -> Result<(), litelease::HoldError> {
+        /// # litelease_doctest::path!(path);
         /// let db = Litelease::open_own(&path)?;
         /// let other = Litelease::open_own(&path)?;
         /// let lease = db.claim("books", "a", Duration::from_millis(150))?.acquired().unwrap();
@@ -164,11 +161,8 @@ macro_rules! waiting {
         /// text for each attempt. The request is withdrawn after `timeout`.
         ///
         /// ```
-        /// # use std::time::Duration;
-        /// # use litelease::{ClaimResult, HoldError, HoldOptions, Litelease};
-        /// # fn main() -> Result<(), HoldError> {
-        /// # let folder = tempfile::tempdir().unwrap();
-        /// # let path = folder.path().join("app.sqlite3");
+        /// # fn main() -> Result<(), litelease::HoldError> {
+        /// # litelease_doctest::path!(path);
         /// let (seconds, db) = (Duration::from_secs, Litelease::open_own(&path)?);
         /// let held = db.hold("books", HoldOptions::new(seconds(60)))?;
         /// std::thread::spawn(move || {
@@ -242,7 +236,7 @@ pub(crate) fn claim_wait(
         let left = timeout.saturating_sub(SystemClock.now() - begin);
         let until_expiry_ms = match answer {
             Ok(ClaimResult::Busy(current)) if !left.is_zero() => {
-                current.lease_expires_at_ms.saturating_sub(crate::now_ms())
+                current.expires_at_ms.saturating_sub(crate::now_ms())
             }
             // The name is free, the file is not.
             Err(error) if is_busy(&error) && !left.is_zero() => 10,
@@ -289,7 +283,7 @@ impl Asking {
         leases: &Leases,
         connection: &Connection,
         claim: &Claim<'_>,
-        current: LeaseInfo,
+        current: Lease,
     ) -> crate::Result<ClaimResult> {
         let Claim { name, owner, request, .. } = *claim;
         if current.owner == owner {

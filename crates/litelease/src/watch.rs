@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use litelease_keeper::{Waiter, nap};
+use litelease_hold::{Waiter, nap};
 
 use crate::Litelease;
 
@@ -13,17 +13,14 @@ use crate::Litelease;
 /// A wake-up is only a hint: look again, and decide by what is stored.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::{Litelease, Watch, now_ms};
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("app.sqlite3");
+/// # litelease_doctest::path!(path);
 /// let db = Litelease::open_own(&path)?;
 /// db.claim("import", "a", Duration::from_millis(150))?;
 /// let watch: Watch = db.watch();
 /// loop {
 ///     let seen = watch.changes(); // before looking, so that no change is missed
 ///     let Some(current) = db.inspect("import")? else { break };
-///     watch.wait(seen, current.lease_expires_at_ms, Duration::from_secs(60));
+///     watch.wait(seen, current.expires_at_ms, Duration::from_secs(60));
 /// }
 /// # Ok::<(), litelease::Error>(())
 /// ```
@@ -40,10 +37,7 @@ impl Litelease {
     /// the system cannot tell, [`wait`](Watch::wait) returns after a tenth of a second.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::Litelease;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("app.sqlite3");
+    /// # litelease_doctest::path!(path);
     /// let db = Litelease::open_own(&path)?;
     /// let watch = db.watch();
     /// let seen = watch.changes();

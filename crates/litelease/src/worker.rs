@@ -12,8 +12,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use litelease_core::{MAX_NOTE, backoff};
-use litelease_keeper::{
-    Bell, Clock, Grant, Hold, Keeper, Kept, ProcessKeeper, Renewal, Rows, SystemClock, Waiter,
+use litelease_hold::{
+    Bell, Clock, HeldGrant, Hold, Keeper, Kept, ProcessKeeper, Renewal, Rows, SystemClock, Waiter,
     Window, nap,
 };
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -87,8 +87,7 @@ type OnTrouble = Arc<dyn Fn(&Error) + Send + Sync>;
 /// use litelease::{Litelease, WorkerOptions};
 ///
 /// # fn main() -> Result<(), litelease::HoldError> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("app.sqlite3");
+/// # litelease_doctest::path!(path);
 /// let db = Litelease::open_own(&path)?;
 /// db.conn().execute_batch("CREATE TABLE sent (text)")?;
 /// db.queue("mail").send("hello")?;
@@ -114,10 +113,7 @@ pub struct Worker {
 /// drop returns when the handlers under way have ended.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// # litelease_doctest::file!(db);
 /// let worker = db.queue("mail").worker(WorkerOptions::new(Duration::from_secs(30)))?;
 /// let running = worker.start(|item: &WorkItem<'_>| {
 ///     println!("{:?}", item.body);
@@ -137,10 +133,7 @@ pub struct RunningWorker {
 /// Asks a worker from any thread to receive nothing more; made by [`Worker::drain_signal`].
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// # litelease_doctest::file!(db);
 /// let worker = db.queue("mail").worker(WorkerOptions::new(Duration::from_secs(30)))?;
 /// let signal = worker.drain_signal();
 /// std::thread::spawn(move || signal.drain());
@@ -183,10 +176,7 @@ pub struct WorkerCounts {
 /// [`finish`](WorkItem::finish) and [`ack`](WorkItem::ack) are decided by the receipt in the file.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use litelease::*;
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// # litelease_doctest::file!(db);
 /// # db.queue("mail").send("hello")?;
 /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
 /// db.queue("mail").worker(options)?.run(|item| {
@@ -236,13 +226,6 @@ impl WorkerOptions {
     /// Returns options for a worker with one handler. An item is hidden for `visibility` at a time
     /// and extended while its handler works, so it is how long others wait for the items of a
     /// worker that died: more than 100 ms, at most a year.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::WorkerOptions;
-    /// let options = WorkerOptions::new(Duration::from_secs(30));
-    /// # let _ = options;
-    /// ```
     pub fn new(visibility: Duration) -> Self {
         WorkerOptions {
             visibility,
@@ -257,13 +240,6 @@ impl WorkerOptions {
     }
 
     /// Works on up to so many items at once, 1 to 1,000.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::WorkerOptions;
-    /// let options = WorkerOptions::new(Duration::from_secs(30)).handlers(4);
-    /// # let _ = options;
-    /// ```
     pub fn handlers(self, handlers: usize) -> Self {
         WorkerOptions { handlers, ..self }
     }
@@ -271,53 +247,23 @@ impl WorkerOptions {
     /// Hides an item for `first` after its first failure, for twice as long after each further
     /// one, and never for longer than `longest`; less up to a half, by chance. Unless set, from one
     /// second to one hour.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::WorkerOptions;
-    /// let options = WorkerOptions::new(Duration::from_secs(30))
-    ///     .backoff(Duration::from_millis(100), Duration::from_secs(60));
-    /// # let _ = options;
-    /// ```
     pub fn backoff(self, first: Duration, longest: Duration) -> Self {
         WorkerOptions { first_delay: first, longest_delay: longest, ..self }
     }
 
     /// Ends after one item, which it waits for.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::WorkerOptions;
-    /// let options = WorkerOptions::new(Duration::from_secs(30)).once();
-    /// # let _ = options;
-    /// ```
     pub fn once(self) -> Self {
         WorkerOptions { once: true, ..self }
     }
 
     /// Ends when no item is visible and no handler of this worker is at work. Items that are
     /// delayed, or with other workers, are left to others.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::WorkerOptions;
-    /// let options = WorkerOptions::new(Duration::from_secs(30)).until_empty();
-    /// # let _ = options;
-    /// ```
     pub fn until_empty(self) -> Self {
         WorkerOptions { until_empty: true, ..self }
     }
 
     /// Sets up the connection of each handler before its first item. It is a new connection to the
     /// same file: pragmas and functions of the caller's connection do not apply to it.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::WorkerOptions;
-    /// let options = WorkerOptions::new(Duration::from_secs(30))
-    ///     .setup(|conn| conn.execute_batch("PRAGMA foreign_keys = ON"));
-    /// # let _ = options;
-    /// ```
     pub fn setup(
         self,
         setup: impl Fn(&Connection) -> rusqlite::Result<()> + Send + Sync + 'static,
@@ -327,14 +273,6 @@ impl WorkerOptions {
 
     /// Calls `on_trouble` when the file cannot be read or written and the worker tries again: it is
     /// locked, the disk is full or fails.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::WorkerOptions;
-    /// let options = WorkerOptions::new(Duration::from_secs(30))
-    ///     .on_trouble(|error| eprintln!("trying again: {error}"));
-    /// # let _ = options;
-    /// ```
     pub fn on_trouble(self, on_trouble: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         WorkerOptions { on_trouble: Some(Arc::new(on_trouble)), ..self }
     }
@@ -364,10 +302,7 @@ impl Queue<'_> {
     /// for a database in memory, and inside a transaction. It uses the system's clock.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let options = WorkerOptions::new(Duration::from_secs(30)).until_empty();
     /// let counts = db.queue("mail").worker(options)?.run(|_| Ok::<(), String>(()))?;
     /// assert_eq!(counts, WorkerCounts::default());
@@ -399,10 +334,7 @@ impl Worker {
     /// [`DrainSignal`] ends it, or an error that does not pass by itself.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// db.queue("mail").send("hello")?;
     /// let options = WorkerOptions::new(Duration::from_secs(30)).until_empty();
     /// let counts = db.queue("mail").worker(options)?.run(|item| match item.attempt {
@@ -423,10 +355,7 @@ impl Worker {
     /// Works in the background. See [`RunningWorker`].
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let worker = db.queue("mail").worker(WorkerOptions::new(Duration::from_secs(30)))?;
     /// let running = worker.start(|_: &WorkItem<'_>| Ok::<(), String>(()))?;
     /// drop(running); // drained
@@ -445,31 +374,11 @@ impl Worker {
     }
 
     /// Returns a signal that drains this worker.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let worker = db.queue("mail").worker(WorkerOptions::new(Duration::from_secs(30)))?;
-    /// worker.drain_signal().drain();
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn drain_signal(&self) -> DrainSignal {
         DrainSignal { shared: self.shared.clone() }
     }
 
     /// Returns what was done so far.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let worker = db.queue("mail").worker(WorkerOptions::new(Duration::from_secs(30)))?;
-    /// assert_eq!(worker.counts().done, 0);
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn counts(&self) -> WorkerCounts {
         self.shared.state().counts
     }
@@ -477,17 +386,6 @@ impl Worker {
 
 impl RunningWorker {
     /// Receives nothing more, waits for the handlers under way, and returns what was done.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # let worker = db.queue("mail").worker(WorkerOptions::new(Duration::from_secs(30)))?;
-    /// let running = worker.start(|_: &WorkItem<'_>| Ok::<(), String>(()))?;
-    /// assert_eq!(running.drain()?.running, 0);
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn drain(mut self) -> Result<WorkerCounts> {
         self.shared.drain();
         self.join()?;
@@ -495,34 +393,12 @@ impl RunningWorker {
     }
 
     /// Returns what was done so far.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # let worker = db.queue("mail").worker(WorkerOptions::new(Duration::from_secs(30)))?;
-    /// let running = worker.start(|_: &WorkItem<'_>| Ok::<(), String>(()))?;
-    /// println!("{} done", running.counts().done);
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn counts(&self) -> WorkerCounts {
         self.shared.state().counts
     }
 
     /// Checks whether it has ended by itself: after its one item, when the queue was empty, or
     /// because of an error, which [`drain`](RunningWorker::drain) returns.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # let worker = db.queue("mail").worker(WorkerOptions::new(Duration::from_secs(30)))?;
-    /// let running = worker.start(|_: &WorkItem<'_>| Ok::<(), String>(()))?;
-    /// assert!(!running.is_finished());
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -552,10 +428,7 @@ impl DrainSignal {
     /// Asks the worker to receive nothing more. Does not wait.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// let worker = db.queue("mail").worker(WorkerOptions::new(Duration::from_secs(30)))?;
     /// worker.drain_signal().drain();
     /// assert_eq!(worker.run(|_| Ok::<(), String>(()))?.done, 0);
@@ -713,7 +586,7 @@ impl Shared {
     }
 
     fn keep(&self, keeper: &Keeper, item: &Item<'_>, start: Duration) -> Result<Kept> {
-        let grant = Grant {
+        let grant = HeldGrant {
             name: self.queue.clone(),
             owner: item.receipt.clone(),
             token: item.token,
@@ -838,10 +711,7 @@ impl<'w> WorkItem<'w> {
     /// [`finish`](WorkItem::finish).
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.queue("mail").send("hello")?;
     /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
     /// db.queue("mail").worker(options)?.run(|item| {
@@ -855,17 +725,6 @@ impl<'w> WorkItem<'w> {
     }
 
     /// Checks whether the delivery can still be trusted. Once this has failed it always fails.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// # db.queue("mail").send("hello")?;
-    /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
-    /// db.queue("mail").worker(options)?.run(|item| item.check())?;
-    /// # Ok::<(), HoldError>(())
-    /// ```
     pub fn check(&self) -> std::result::Result<(), Lost> {
         let checked = match self.settled.get() {
             None => self.kept.hold.check(SystemClock.now()),
@@ -881,10 +740,7 @@ impl<'w> WorkItem<'w> {
     /// Checks whether another worker may have the item.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.queue("mail").send("hello")?;
     /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
     /// db.queue("mail").worker(options)?.run(|item| {
@@ -901,10 +757,7 @@ impl<'w> WorkItem<'w> {
     /// succeeds.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.queue("mail").send("hello")?;
     /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
     /// db.queue("mail").worker(options)?.run(|item| {
@@ -920,10 +773,7 @@ impl<'w> WorkItem<'w> {
     /// Returns a signal on which another thread can wait until the delivery is lost.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.queue("mail").send("hello")?;
     /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
     /// db.queue("mail").worker(options)?.run(|item| {
@@ -940,10 +790,7 @@ impl<'w> WorkItem<'w> {
     /// [`Item::finish`]. If another worker has received the item since, everything is rolled back.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.conn().execute_batch("CREATE TABLE sent (text)")?;
     /// # db.queue("mail").send("hello")?;
     /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
@@ -965,10 +812,7 @@ impl<'w> WorkItem<'w> {
     /// Finishes like [`finish`](WorkItem::finish), with an effect that has errors of its own.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.queue("mail").send("hello")?;
     /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
     /// let counts = db.queue("mail").worker(options)?.run(|item| {
@@ -989,10 +833,7 @@ impl<'w> WorkItem<'w> {
     /// Acknowledges the item before the handler ends: see [`Queue::ack`].
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.queue("mail").send("hello")?;
     /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
     /// db.queue("mail").worker(options)?.run(|item| {
@@ -1012,10 +853,7 @@ impl<'w> WorkItem<'w> {
     /// Gives the item back at once, with no delay: see [`Queue::give_back`].
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.queue("mail").send("hello")?;
     /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
     /// let counts = db.queue("mail").worker(options)?.run(|item| {
@@ -1033,10 +871,7 @@ impl<'w> WorkItem<'w> {
     /// [`Queue::give_back_with`].
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.queue("mail").send("hello")?;
     /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
     /// db.queue("mail").worker(options)?.run(|item| {
@@ -1055,10 +890,7 @@ impl<'w> WorkItem<'w> {
     /// Makes the item dead at once: see [`Queue::bury`].
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # litelease_doctest::file!(db);
     /// # db.queue("mail").send("hello")?;
     /// # let options = WorkerOptions::new(Duration::from_secs(30)).once();
     /// let counts = db.queue("mail").worker(options)?.run(|item| {

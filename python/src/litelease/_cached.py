@@ -39,7 +39,7 @@ class ReadersLeft(LiteleaseError, TimeoutError):
     def __init__(self, name: str, readers: list[Reader]) -> None:
         first = readers[0].reader if readers else "?"
         super().__init__(
-            f"{len(readers)} readers of {name!r} have not given up in time, {first} among them: wait longer than their ttl"
+            f"{len(readers)} readers of {name!r} may still answer from memory, {first} among them: wait for longer than their ttl"
         )
         self.name, self.readers = name, readers
 
@@ -137,7 +137,7 @@ class _Shared(Generic[T]):
     def __init__(self, path: str, name: str, load: Callable[[sqlite3.Connection], T], ttl: float) -> None:
         window = _library.window(ttl)
         if window is None:
-            raise InvalidTtl(f"{name!r}: a read of {ttl} s could never be trusted: give it more than 0.1 s")
+            raise InvalidTtl(f"{name!r}: a ttl of {ttl} s is too short to be kept alive: give more than 0.1 s")
         self._ttl_ms = in_ms(name, ttl, None)
         if self._ttl_ms > _MAX_TTL_MS:
             raise TtlTooLong(f"{name!r}: the ttl of a read is at most {_MAX_TTL_MS} ms, got {self._ttl_ms} ms")

@@ -24,7 +24,7 @@ from ._types import (
     Checkpoint,
     ExpiredOnArrival,
     InvalidUrl,
-    LeaseInfo,
+    Lease,
     LiteleaseError,
     NoFreeSlot,
     NoSuchPool,
@@ -88,16 +88,16 @@ class Client:
         """Claims like ``claim``, and waits up to ``wait`` seconds: first come, first served. It is not renewed: see ``hold``."""
         return self._claim(name, owner, in_ms(name, ttl, None) / 1000, in_seconds(wait))
 
-    def renew(self, lease: LeaseInfo, ttl: Seconds | None = None, *, ttl_ms: int | None = None) -> Renewed | Rejected:
+    def renew(self, lease: Lease, ttl: Seconds | None = None, *, ttl_ms: int | None = None) -> Renewed | Rejected:
         """Prolongs this grant to at least ``ttl`` from now. It never shortens a lease and never revives one."""
         return self._renew(_grant(lease, "renew"), in_ms(lease.name, ttl, ttl_ms) / 1000)
 
-    def release(self, lease: LeaseInfo) -> Released | Rejected:
+    def release(self, lease: Lease) -> Released | Rejected:
         """Ends this grant early."""
         return self._release(_grant(lease, "release"), self._retry_for)
 
     def transfer(
-        self, lease: LeaseInfo, new_owner: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None
+        self, lease: Lease, new_owner: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None
     ) -> Transferred | Rejected:
         """Hands this grant to a new owner under a new token. The new owner gets it by a claim of the name under that text."""
         grant, seconds = _grant(lease, "transfer"), in_ms(lease.name, ttl, ttl_ms) / 1000
@@ -109,7 +109,9 @@ class Client:
             return Transferred(rejected.current)  # the answer to the first request got lost
         if was_lost and rejected.reason is Reason.SUPERSEDED:
             # The first request may have been done, and the name handed on since.
-            raise ServerUnreachable(f"the answer to the transfer of {grant.name!r} got lost, so it may be done or not")
+            raise ServerUnreachable(
+                f"the answer to the transfer of {grant.name!r} was lost, so it may be done or not: inspect() shows who has it"
+            )
         return rejected
 
     def break_lease(self, name: str) -> Broken | Rejected:
@@ -122,12 +124,12 @@ class Client:
 
     # Looking.
 
-    def inspect(self, name: str) -> LeaseInfo | None:
+    def inspect(self, name: str) -> Lease | None:
         """Returns the live lease on ``name``, if there is one."""
         found = self._look("leases", name=name)
         return _lease(found) if found["owner"] is not None else None
 
-    def leases(self, prefix: str = "") -> list[LeaseInfo]:
+    def leases(self, prefix: str = "") -> list[Lease]:
         """Lists the live leases whose names begin with ``prefix``, by name."""
         return [_lease(found) for found in self._pages("leases", prefix)]
 
@@ -137,7 +139,7 @@ class Client:
 
     # What rides on a grant.
 
-    def attach(self, lease: LeaseInfo, value: Value) -> Stored | Rejected:
+    def attach(self, lease: Lease, value: Value) -> Stored | Rejected:
         """Attaches a value to this grant, for others to read: an address, say. It ends with the grant."""
         return self._store("attach", lease, value=to_json(value))
 
@@ -146,18 +148,18 @@ class Client:
         return from_json(self._look("leases", name=name).get("value"))
 
     def limit(
-        self, lease: LeaseInfo, progress_within: Seconds | None = None, max_time: Seconds | None = None
+        self, lease: Lease, progress_within: Seconds | None = None, max_time: Seconds | None = None
     ) -> Stored | Rejected:
         """Limits this grant, in the place of its limits before: its renewals are rejected unless progress or a checkpoint came
         within ``progress_within`` seconds, and none prolongs past ``max_time`` from now. None is no limit."""
         within, most = (None if time is None else in_seconds(time) for time in (progress_within, max_time))
         return self._store("limit", lease, progress_within=within, max_time=most)
 
-    def progress(self, lease: LeaseInfo) -> Stored | Rejected:
+    def progress(self, lease: Lease) -> Stored | Rejected:
         """Notes that the holder of this grant has made progress, which its limits may demand."""
         return self._store("progress", lease)
 
-    def checkpoint(self, lease: LeaseInfo, value: Value) -> Stored | Rejected:
+    def checkpoint(self, lease: Lease, value: Value) -> Stored | Rejected:
         """Stores how far the work has come, for the successor, if this grant is still live."""
         return self._store("checkpoint", lease, value=to_json(value))
 
@@ -189,7 +191,7 @@ class Client:
         return RequestInfo(asked["requester"], asked["until_unix"] * 1000, asked["token"]) if asked else None
 
     def hand_over(
-        self, lease: LeaseInfo, ttl: Seconds | None = None, *, ttl_ms: int | None = None
+        self, lease: Lease, ttl: Seconds | None = None, *, ttl_ms: int | None = None
     ) -> Transferred | Rejected:
         """Hands this grant to the requester who has asked for it, under a new token. It is rejected if nobody has asked. Store a
         checkpoint before: the successor starts from it."""
@@ -345,7 +347,7 @@ class Client:
         patience = min(patience, self._retry_for)
         self._repeat("POST", f"{self._pool(pool)}/return", {"lease": lease}, patience=patience, timeout=timeout)
 
-    def _store(self, call: str, lease: LeaseInfo, **more: object) -> Stored | Rejected:
+    def _store(self, call: str, lease: Lease, **more: object) -> Stored | Rejected:
         told, _ = self._insist(call, {"grant": _grant(lease, call).grant, **more})
         return Stored() if told.kind == "done" else _rejected(told.value)
 
@@ -395,7 +397,7 @@ class Client:
             _sleep(next(pauses), stop)
 
     def _unreachable(self, told: Outcome) -> ServerUnreachable:
-        why = told.why or told.value.get("error") or "the answer makes no sense"
+        why = told.why or told.value.get("error") or "its answer cannot be understood"
         return ServerUnreachable(f"{self.url} cannot be reached: {why}: does `litelease serve` run there?")
 
     def _pool(self, pool: str) -> str:
@@ -437,21 +439,23 @@ def _sleep(pause: float, stop: Callable[[], bool]) -> None:
         time.sleep(left if stop is never else min(left, 0.05))
 
 
-def _grant(lease: LeaseInfo, verb: str) -> Grant:
+def _grant(lease: Lease, verb: str) -> Grant:
     if not isinstance(lease, Grant):
-        raise TypeError(f"{verb} takes the lease that a claim of this client has answered: owner and token open nothing")
+        raise TypeError(
+            f"{verb}() needs the lease that a claim of this client returned: a server does not accept owner and token alone"
+        )
     return lease
 
 
-def _lease(value: Mapping[str, Any]) -> LeaseInfo:
-    return LeaseInfo(value["name"], value["owner"], value["token"], value["expires_at_unix"] * 1000)
+def _lease(value: Mapping[str, Any]) -> Lease:
+    return Lease(value["name"], value["owner"], value["token"], value["expires_at_unix"] * 1000)
 
 
 def _granted(value: Mapping[str, Any], until: float, ttl: float) -> Grant:
     """Makes the grant of an answer. What the server has cut off the ttl is cut off the trust."""
     lease = _lease(value)
     until += min(value["expires_in"] - ttl, 0.0)
-    return Grant(lease.name, lease.owner, lease.token, lease.lease_expires_at_ms, value["grant"], until)
+    return Grant(lease.name, lease.owner, lease.token, lease.expires_at_ms, value["grant"], until)
 
 
 def _rejected(value: Mapping[str, Any]) -> Rejected:

@@ -25,7 +25,7 @@ from ._types import (
     ExpiredOnArrival,
     HoldTimeout,
     InvalidTtl,
-    LeaseInfo,
+    Lease,
     LiteleaseError,
     Loss,
     Lost,
@@ -51,7 +51,7 @@ _BROKEN = Loss("Broken", Reason.SUPERSEDED.value)
 
 
 @dataclass(frozen=True)
-class Grant(LeaseInfo):
+class Grant(Lease):
     """A lease on a server, with the secret by which it is renewed and released. ``lease_expires_at_ms`` is by the clock of the
     server, in whole seconds: it is for display only."""
 
@@ -69,7 +69,7 @@ def window(name: str, ttl: float) -> tuple[float, float]:
     """Returns for how long a grant is trusted, and after what time it is renewed."""
     found = _library.window(ttl)
     if found is None:
-        raise InvalidTtl(f"{name!r}: a ttl of {ttl} s could never be trusted: give it more than 0.1 s")
+        raise InvalidTtl(f"{name!r}: a ttl of {ttl} s is too short to be kept alive: give more than 0.1 s")
     return found[0], found[1]
 
 
@@ -168,7 +168,7 @@ class RemoteHeld(RemoteHold):
         found = self._client.requested(self.name)
         return found if found is not None and found.token == self.token else None
 
-    def hand_over(self, ttl: Seconds) -> LeaseInfo:
+    def hand_over(self, ttl: Seconds) -> Lease:
         """Hands the lease to the requester who has asked for it, and ends the hold: store a checkpoint before. Returns the
         requester's lease. If nobody has asked it raises ``NotRequested``, and the hold goes on."""
         self.check()
@@ -261,7 +261,7 @@ class Remote(Keeper):
                 is_answered = held._renew()
             else:
                 # A server that does not answer one request in time will not answer the next one.
-                held._failed("the server has not answered another renewal")
+                held._failed("the server did not answer a renewal in time")
         self.wake(None)
 
     def _drop(self, kept: Kept, held: Hold | None) -> None:
@@ -273,7 +273,7 @@ class Remote(Keeper):
 
         start_thread(give_back, [])
         with contextlib.suppress(ResourceWarning):
-            text = f"the hold on {kept.name!r} was dropped, so it is released: keep what hold() and borrow() answer"
+            text = f"the hold on {kept.name!r} was garbage-collected, so it is released: keep what hold() and borrow() return"
             warnings.warn(text, ResourceWarning)
 
     def end(self, connection: object = None) -> None:

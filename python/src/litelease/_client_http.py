@@ -152,8 +152,8 @@ class Transport:
             status, echoed, text = self._send(method, path, payload, headers, clock() + timeout, stop, sent)
         except http.client.BadStatusLine as error:
             if isinstance(error, ConnectionError):
-                return Outcome("unknown", why="the server hung up", is_lost=True)
-            raise ServerUnreachable(f"{self.base}: what is there speaks no HTTP: if it speaks TLS, use https") from None
+                return Outcome("unknown", why="the server closed the connection", is_lost=True)
+            raise ServerUnreachable(f"{self.base}: the answer is not HTTP: if the server uses TLS, write https") from None
         except (OSError, http.client.HTTPException) as error:
             if self._tls is not None and (trouble := _tls_trouble(error)):
                 raise ServerUnreachable(f"{self.base}: {trouble}") from None
@@ -220,7 +220,7 @@ class Transport:
             value = found if isinstance(found, dict) else value  # pyright: ignore[reportUnknownVariableType]
         error = str(value.get("error") or "")
         if status in (200, 409) and not value:
-            raise ServerUnreachable(f"{self.base}: what answers there is no Litelease server")
+            raise ServerUnreachable(f"{self.base} is no Litelease server")
         if status in (200, 409) and not is_ours:
             return Outcome("unknown", why="the answer belongs to another request", is_lost=True)
         if status in (200, 409):
@@ -230,7 +230,7 @@ class Transport:
             # A proxy does not know what the server has done.
             return Outcome("unknown", why=f"{status}: {error or 'no reason was given'}", is_lost=status in (502, 504))
         if not error:
-            raise ServerRefused(status, f"{self.base}: what answers there is no Litelease server")
+            raise ServerRefused(status, f"{self.base} is no Litelease server")
         hint = {401: _NO_KEY, 403: _NO_SCOPE}.get(status, "")
         raise ServerRefused(status, f"{self.base} refuses it ({status}): {error}{hint}")
 

@@ -20,7 +20,7 @@ from ._wait import More, clock, file_of, never
 T = TypeVar("T")
 
 _REPLACED = "the database file was moved, deleted or replaced"
-_NO_SNAPSHOT = "read() has ended its transaction before it returned, so what it read is of no one snapshot: leave that to read()"
+_NO_SNAPSHOT = "the function ended the transaction that it reads in, so its rows are not of one snapshot: do not commit or roll back in it"
 
 
 class Election:

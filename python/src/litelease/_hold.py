@@ -24,7 +24,7 @@ from ._types import (
     CommitUnknown,
     HoldTimeout,
     InvalidTtl,
-    LeaseInfo,
+    Lease,
     LiteleaseError,
     Loss,
     Lost,
@@ -99,7 +99,7 @@ class Hold:
         in_ms(name, ttl, None)  # or it is too long
         window = _library.window(ttl)
         if window is None:
-            raise InvalidTtl(f"{name!r}: a hold of {ttl} s could never be trusted: give it more than 0.1 s")
+            raise InvalidTtl(f"{name!r}: a ttl of {ttl} s is too short to be kept alive: give more than 0.1 s")
         self.name = name
         self.lost = threading.Event()
         # Why it is lost: the first of these.
@@ -347,9 +347,9 @@ class Held(Hold):
         super().__init__(path, name, ttl, wait, conn, stop)
 
     @property
-    def lease(self) -> LeaseInfo:
+    def lease(self) -> Lease:
         """The grant as the verbs take it, with the expiry of the last renewal."""
-        return LeaseInfo(self.name, self.owner, self.token, self._expires_at_ms)
+        return Lease(self.name, self.owner, self.token, self._expires_at_ms)
 
     def progress(self) -> None:
         """Notes that the work goes on, for a hold with ``progress_within``. Raises ``Lost`` like ``check()``. It writes
@@ -369,7 +369,7 @@ class Held(Hold):
             found = db.requested(self.name)
         return found if found is not None and found.token == self.token else None
 
-    def hand_over(self, ttl: Seconds) -> LeaseInfo:
+    def hand_over(self, ttl: Seconds) -> Lease:
         """Hands the lease to the requester who has asked for it, in one commit, and ends the hold: store a checkpoint before.
         Returns the requester's grant. If nobody has asked it raises ``NotRequested``, and the hold goes on."""
         self.check()
@@ -406,7 +406,7 @@ class Held(Hold):
         return self.name, self.owner, self._ttl, self.token
 
     def _giver(self) -> Callable[[Litelease], object]:
-        lease = LeaseInfo(self.name, self.owner, self.token, 0)
+        lease = Lease(self.name, self.owner, self.token, 0)
         return lambda db: db.release(lease)
 
     def _attempt(self, db: Litelease) -> Callable[[], tuple[LiteleaseError | None, int | None]]:
@@ -416,7 +416,7 @@ class Held(Hold):
             answer, taken_until_ms = claim()
             if isinstance(answer, Busy):
                 return HoldTimeout(answer.current), taken_until_ms
-            self.token, self._expires_at_ms = answer.lease.token, answer.lease.lease_expires_at_ms
+            self.token, self._expires_at_ms = answer.lease.token, answer.lease.expires_at_ms
             return None, None
 
         return attempt

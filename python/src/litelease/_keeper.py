@@ -194,7 +194,7 @@ class Keeper:
             kept.give_back(self._connection(kept.path))
             if held is None:
                 warnings.warn(
-                    f"the hold on {kept.name!r} was dropped, so it is released: keep what hold() answers", ResourceWarning
+                    f"the hold on {kept.name!r} was garbage-collected, so it is released: keep what hold() returns", ResourceWarning
                 )
         except (sqlite3.Error, LiteleaseError, ResourceWarning):
             pass  # then the lease ends by itself
@@ -294,7 +294,7 @@ def _granted(held: Hold, asked_at_ms: int, answer: object) -> float | None:
     """Notes the new expiry of a lease. Returns for how many seconds it was granted, if that is less than was asked for."""
     if not isinstance(answer, Renewed):
         return None
-    until_ms = held._expires_at_ms = answer.lease.lease_expires_at_ms
+    until_ms = held._expires_at_ms = answer.lease.expires_at_ms
     if until_ms >= asked_at_ms + int(held._ttl * 1000):
         return None
     # Measured now, which is later than the row was written, in nanoseconds: so it is never too

@@ -14,7 +14,7 @@ from ._types import (
     Acquired,
     Broken,
     Busy,
-    LeaseInfo,
+    Lease,
     LiteleaseError,
     Reader,
     Rejected,
@@ -118,7 +118,7 @@ or SQLite has ended it after an error; begin it again
         owner: str,
         ttl: Seconds | None = None,
         *,
-        dead: LeaseInfo,
+        dead: Lease,
         ttl_ms: int | None = None,
         now_ms: int | None = None,
     ) -> Acquired | Busy:
@@ -137,7 +137,7 @@ or SQLite has ended it after an error; begin it again
         return self._answer(Acquired, Busy, "claim_from_dead", name, owner, ttl_ms, now_ms, dead.owner, dead.token)
 
     def renew(
-        self, lease: LeaseInfo, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
+        self, lease: Lease, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
     ) -> Renewed | Rejected:
         """Prolongs this grant to at least ``ttl`` from now. It never shortens a lease and never revives one.
 
@@ -167,7 +167,7 @@ or SQLite has ended it after an error; begin it again
         """
         return self._answer(Renewed, Rejected, "renew", name, owner, in_ms(name, ttl, ttl_ms), now_ms)
 
-    def release(self, lease: LeaseInfo, *, now_ms: int | None = None) -> Released | Rejected:
+    def release(self, lease: Lease, *, now_ms: int | None = None) -> Released | Rejected:
         """Ends this grant early. Owner and token must both match."""
         name, owner, token = _grant(lease, "release")
         return self._answer(Released, Rejected, "release", name, owner, now_ms, token)
@@ -178,7 +178,7 @@ or SQLite has ended it after an error; begin it again
 
     def transfer(
         self,
-        lease: LeaseInfo,
+        lease: Lease,
         new_owner: str,
         ttl: Seconds | None = None,
         *,
@@ -206,10 +206,10 @@ or SQLite has ended it after an error; begin it again
         """Ends any holder's live lease and raises the token, for operators."""
         return self._answer(Broken, Rejected, "break", name, now_ms)
 
-    def inspect(self, name: str, *, now_ms: int | None = None) -> LeaseInfo | None:
+    def inspect(self, name: str, *, now_ms: int | None = None) -> Lease | None:
         """Returns the live lease on ``name``, if there is one. Takes no write lock."""
         found = self._row("inspect", name, now_ms)
-        return LeaseInfo(*found) if found else None
+        return Lease(*found) if found else None
 
     def owner(self, name: str, *, now_ms: int | None = None) -> str | None:
         """Returns the owner of the live lease on ``name``, if there is one. Takes no write lock."""
@@ -221,7 +221,7 @@ or SQLite has ended it after an error; begin it again
         found = self._row("token", name)
         return int(found[0]) if found else None
 
-    def leases(self, prefix: str = "", *, now_ms: int | None = None) -> list[LeaseInfo]:
+    def leases(self, prefix: str = "", *, now_ms: int | None = None) -> list[Lease]:
         """Lists the live leases whose names begin with ``prefix``, by name. Takes no write lock.
 
         >>> db = Litelease(sqlite3.connect(":memory:"))
@@ -230,10 +230,10 @@ or SQLite has ended it after an error; begin it again
         >>> [(lease.name, lease.owner) for lease in db.leases("jobs/")]
         [('jobs/index', 'b'), ('jobs/mail', 'a')]
         """
-        return [LeaseInfo(*found) for found in self._rows("leases", prefix, now_ms)]
+        return [Lease(*found) for found in self._rows("leases", prefix, now_ms)]
 
     def attach(
-        self, lease: LeaseInfo, value: None | int | float | str | bytes, *, now_ms: int | None = None
+        self, lease: Lease, value: None | int | float | str | bytes, *, now_ms: int | None = None
     ) -> Stored | Rejected:
         """Attaches a value to this grant, for others to read: an address, say. It ends with the grant.
 
@@ -277,7 +277,7 @@ or SQLite has ended it after an error; begin it again
         'NO_PROGRESS'
         >>> db.progress("import", lease.token, now_ms=145)
         Stored()
-        >>> db.renew(lease, ttl_ms=50, now_ms=145).lease.lease_expires_at_ms  # and not 195
+        >>> db.renew(lease, ttl_ms=50, now_ms=145).lease.expires_at_ms  # and not 195
         190
         """
         within_ms = None
@@ -332,7 +332,7 @@ or SQLite has ended it after an error; begin it again
         return RequestInfo(*found) if found else None
 
     def hand_over(
-        self, lease: LeaseInfo, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
+        self, lease: Lease, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
     ) -> Transferred | Rejected:
         """Hands this grant to the requester who has asked for it, under a new token, in one commit. It is rejected if
         nobody has asked. Store a checkpoint before: the successor starts from it."""
@@ -371,7 +371,7 @@ or SQLite has ended it after an error; begin it again
         (2, True)
         """
         rows = self._rows("take_over", name, owner, in_ms(name, ttl, ttl_ms), now_ms)
-        lease, *previous = [LeaseInfo(*row) for row in rows]
+        lease, *previous = [Lease(*row) for row in rows]
         return TakenOver(lease, previous[0] if previous else None)
 
     def read(
@@ -574,9 +574,9 @@ def open(path: str | os.PathLike[str], *, timeout: float = 10.0) -> Litelease:
         raise
 
 
-def _grant(lease: LeaseInfo, verb: str) -> tuple[str, str, int]:
-    if not isinstance(lease, LeaseInfo):
+def _grant(lease: Lease, verb: str) -> tuple[str, str, int]:
+    if not isinstance(lease, Lease):
         raise TypeError(
-            f"{verb}() takes the lease that a claim granted, got {lease!r}: for a name and an owner there is {verb}_by_owner()"
+            f"{verb}() needs the lease that claim() returned, got {lease!r}: with a name and an owner, call {verb}_by_owner()"
         )
     return lease.name, lease.owner, lease.token

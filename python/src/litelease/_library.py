@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, NoReturn
 
 from . import _types
-from ._types import ExpiredOnArrival, LeaseInfo, LiteleaseError
+from ._types import ExpiredOnArrival, Lease, LiteleaseError
 
 # A converter may also make another value that SQLite could have.
 _CONVERTERS = (
@@ -40,7 +40,7 @@ def version() -> str:
 def _fail(kind: str, text: str, cause: BaseException | None, lease: tuple[str, str, int, int] | None) -> NoReturn:
     """Raises what the library could not do. SQLite's own errors come as they were raised."""
     if lease is not None:
-        raise ExpiredOnArrival(LeaseInfo(*lease))
+        raise ExpiredOnArrival(Lease(*lease))
     if kind == "Sqlite" and cause is not None:
         raise cause
     if kind in ("SchemaMismatch", "InvalidLeaseRow") and {"INTEGER", "TEXT"} & getattr(sqlite3, "converters", {}).keys():

@@ -1,8 +1,8 @@
 """One session per connection: what the library keeps for it, and the lock that its verbs share.
 
 The library has the connection to itself while a verb runs, gives everything back before it returns, and runs no bytecode
-meanwhile: so no signal handler and no trace function can raise in the middle. What SQLite refuses to undo, because it was
-interrupted, is made up for by the next verb on the connection, whichever handle that has.
+meanwhile: so no signal handler and no trace function can raise in the middle. What an authorizer forbids to undo is undone by
+the next verb on the connection, whichever handle that has, and that verb raises.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from ._identity import identity as new_owner
 from ._keeper import Keeper, begun
 from ._leases import Litelease, open
 from ._time import Seconds, in_ms, in_seconds
-from ._types import HoldTimeout, LeaseInfo, LiteleaseError, Loss, Lost, Reason, Rejected, answer
+from ._types import HoldTimeout, Lease, LiteleaseError, Loss, Lost, Reason, Rejected, answer
 from ._wait import clock, file_of, never
 
 T = TypeVar("T")
@@ -230,13 +230,13 @@ class SessionHold(Hold):
                     db.release_by_owner(name, self.owner)
             raise
         if no:
-            raise HoldTimeout(LeaseInfo(*no[0][1:]))
+            raise HoldTimeout(Lease(*no[0][1:]))
         made[0].check()
         return made[0]
 
     def give_up(self, name: SessionName) -> bool:
         """Releases one name."""
-        return self.end_name(name, lambda db: bool(db.release(LeaseInfo(name.name, name.owner, name.token, 0))))
+        return self.end_name(name, lambda db: bool(db.release(Lease(name.name, name.owner, name.token, 0))))
 
     def end_name(self, name: SessionName, how: Callable[[Litelease], bool]) -> bool:
         """Ends one name in a transaction of its own, while none of the session is under way. Returns what ``how`` does: whether
@@ -383,7 +383,7 @@ class SessionHold(Hold):
             dead = row[2], row[3]
             start, row = patiently(lambda: attempt(*dead))
         if row[0] == "Busy":
-            raise HoldTimeout(LeaseInfo(*row[1:]))
+            raise HoldTimeout(Lease(*row[1:]))
         self.token = row[3]
         if self._was_replaced():
             raise LiteleaseError(f"{self._path}: {_REPLACED}: open it again")

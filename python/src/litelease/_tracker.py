@@ -23,7 +23,7 @@ from ._types import (
     Busy,
     CommitUnknown,
     ForeignLocks,
-    LeaseInfo,
+    Lease,
     LiteleaseError,
     NotBootstrapped,
     TrackerIsLockedError,
@@ -215,7 +215,7 @@ def _move(there: sqlite3.Connection, here: Litelease, is_same: bool) -> list[str
                 conn.execute("ROLLBACK")
 
 
-def _is_locked(lease: LeaseInfo) -> TrackerIsLockedError:
+def _is_locked(lease: Lease) -> TrackerIsLockedError:
     # Without the last word, which is the token that unlocks.
     owner = lease.owner.rpartition(" ")[0] or "another owner"
-    return TrackerIsLockedError(lease.name, owner, lease.lease_expires_at_ms)
+    return TrackerIsLockedError(lease.name, owner, lease.expires_at_ms)

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
-class LeaseInfo:
+class Lease:
     """One grant of a name: who has it, under which token, until when."""
 
     name: str
     owner: str
     token: int
-    lease_expires_at_ms: int
+    expires_at_ms: int
 
 
 class Reason(enum.Enum):
@@ -51,21 +51,21 @@ class _No:
 class Acquired(_Yes):
     """The name is the caller's until the lease expires."""
 
-    lease: LeaseInfo
+    lease: Lease
 
 
 @dataclass(frozen=True)
 class Busy(_No):
     """The name has a live owner. It may even be the same owner text. It is falsy."""
 
-    current: LeaseInfo
+    current: Lease
 
 
 @dataclass(frozen=True)
 class Renewed(_Yes):
     """The same grant, with its new expiry."""
 
-    lease: LeaseInfo
+    lease: Lease
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Released(_Yes):
 class Transferred(_Yes):
     """The new owner's grant; the old owner's token is superseded."""
 
-    lease: LeaseInfo
+    lease: Lease
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Rejected(_No):
     """Nothing was changed; it is falsy. ``newest`` is the newest token of the name, if it was ever claimed."""
 
     reason: Reason
-    current: LeaseInfo | None
+    current: Lease | None
     newest: int | None
 
 
@@ -257,8 +257,8 @@ class RequestInfo:
 class TakenOver(_Yes):
     """The new grant, and the live one that it has ended, if there was one."""
 
-    lease: LeaseInfo
-    previous: LeaseInfo | None
+    lease: Lease
+    previous: Lease | None
 
 
 @dataclass(frozen=True)
@@ -423,8 +423,10 @@ class ServerRefused(LiteleaseError):
 class ExpiredOnArrival(LiteleaseError):
     """The lease was stored, and over before it could be returned."""
 
-    def __init__(self, lease: LeaseInfo) -> None:
-        super().__init__(f"the lease on {lease.name!r} (token {lease.token}) was over before it could be returned")
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(
+            f"the lease on {lease.name!r} (token {lease.token}) was over before it could be returned: claim again with a longer ttl"
+        )
         self.lease = lease
 
 
@@ -440,7 +442,7 @@ class Lost(LiteleaseError):
 class HoldTimeout(LiteleaseError, TimeoutError):
     """Another owner had the name all the time. ``current`` is its lease."""
 
-    def __init__(self, current: LeaseInfo) -> None:
+    def __init__(self, current: Lease) -> None:
         super().__init__(f"{current.name!r} is held by {current.owner}")
         self.current = current
 
@@ -497,10 +499,10 @@ def answer(row: tuple[Any, ...]) -> Any:
     """Gives the answer of a verb its class: the row begins with the case."""
     case, values = row[0], row[1:]
     if case in _WITH_LEASE:
-        return _WITH_LEASE[case](LeaseInfo(*values))
+        return _WITH_LEASE[case](Lease(*values))
     if case == "Rejected":
         reason, newest, *current = values
-        return Rejected(Reason[reason], LeaseInfo(*current) if current else None, newest)
+        return Rejected(Reason[reason], Lease(*current) if current else None, newest)
     if case == "StaleReceipt":
         return StaleReceipt(StaleReason(values[0]))
     if case == "Error":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Callable, TypeVar
 from . import _library
 from ._request import Asking
 from ._time import Seconds, in_ms
-from ._types import Acquired, Busy, LeaseInfo, LiteleaseError
+from ._types import Acquired, Busy, Lease, LiteleaseError
 
 if TYPE_CHECKING:
     from ._leases import Litelease
@@ -111,7 +111,7 @@ def claiming(
     examine_at, rides = 0.0, more.rides()
     has_more, asking = any(value is not None for value in rides), Asking(db, name, owner, ttl_ms, more)
 
-    def claim(dead: LeaseInfo | None) -> Acquired | Busy:
+    def claim(dead: Lease | None) -> Acquired | Busy:
         if has_more:  # in one call: no exception may come between the claim and what rides on it
             who = (None, None) if dead is None else (dead.owner, dead.token)
             return db._answer(Acquired, Busy, "claim_with", name, owner, ttl_ms, *who, *rides)
@@ -128,6 +128,6 @@ def claiming(
                 answer = claim(answer.current)
         if isinstance(answer, Busy):
             answer = asking.follow(answer, now)
-        return answer, answer.current.lease_expires_at_ms if isinstance(answer, Busy) else None
+        return answer, answer.current.expires_at_ms if isinstance(answer, Busy) else None
 
     return attempt

@@ -41,7 +41,7 @@ from ._types import (
     Cancelled,
     Checkpoint,
     Leased,
-    LeaseInfo,
+    Lease,
     LiteleaseError,
     NotFound,
     Rejected,
@@ -233,7 +233,7 @@ async def requested(held: Held) -> RequestInfo | None:
     return await _Work(lambda _: held.requested()).run()
 
 
-async def hand_over(held: Held, ttl: Seconds) -> LeaseInfo:
+async def hand_over(held: Held, ttl: Seconds) -> Lease:
     """Hands a held lease to the requester who has asked for it; see ``Held.hand_over``."""
     return await _Work(lambda _: held.hand_over(ttl)).run()
 
@@ -306,15 +306,15 @@ class Client:
 
         return await _Work(work, lambda told: self.sync.release(told.lease) if isinstance(told, Acquired) else None).run()
 
-    async def renew(self, lease: LeaseInfo, ttl: Seconds) -> Renewed | Rejected:
+    async def renew(self, lease: Lease, ttl: Seconds) -> Renewed | Rejected:
         """See ``litelease.Client.renew``."""
         return await _in_thread(lambda: self.sync.renew(lease, ttl))
 
-    async def release(self, lease: LeaseInfo) -> Released | Rejected:
+    async def release(self, lease: Lease) -> Released | Rejected:
         """See ``litelease.Client.release``."""
         return await _in_thread(lambda: self.sync.release(lease))
 
-    async def transfer(self, lease: LeaseInfo, new_owner: str, ttl: Seconds) -> Transferred | Rejected:
+    async def transfer(self, lease: Lease, new_owner: str, ttl: Seconds) -> Transferred | Rejected:
         """See ``litelease.Client.transfer``."""
         return await _in_thread(lambda: self.sync.transfer(lease, new_owner, ttl))
 
@@ -322,11 +322,11 @@ class Client:
         """See ``litelease.Client.break_lease``."""
         return await _in_thread(lambda: self.sync.break_lease(name))
 
-    async def inspect(self, name: str) -> LeaseInfo | None:
+    async def inspect(self, name: str) -> Lease | None:
         """See ``litelease.Client.inspect``."""
         return await _in_thread(lambda: self.sync.inspect(name))
 
-    async def leases(self, prefix: str = "") -> list[LeaseInfo]:
+    async def leases(self, prefix: str = "") -> list[Lease]:
         """See ``litelease.Client.leases``."""
         return await _in_thread(lambda: self.sync.leases(prefix))
 
@@ -334,7 +334,7 @@ class Client:
         """See ``litelease.Client.queues``."""
         return await _in_thread(lambda: self.sync.queues(prefix))
 
-    async def attach(self, lease: LeaseInfo, value: Value) -> Stored | Rejected:
+    async def attach(self, lease: Lease, value: Value) -> Stored | Rejected:
         """See ``litelease.Client.attach``."""
         return await _in_thread(lambda: self.sync.attach(lease, value))
 
@@ -343,16 +343,16 @@ class Client:
         return await _in_thread(lambda: self.sync.value(name))
 
     async def limit(
-        self, lease: LeaseInfo, progress_within: Seconds | None = None, max_time: Seconds | None = None
+        self, lease: Lease, progress_within: Seconds | None = None, max_time: Seconds | None = None
     ) -> Stored | Rejected:
         """See ``litelease.Client.limit``."""
         return await _in_thread(lambda: self.sync.limit(lease, progress_within, max_time))
 
-    async def progress(self, lease: LeaseInfo) -> Stored | Rejected:
+    async def progress(self, lease: Lease) -> Stored | Rejected:
         """See ``litelease.Client.progress``."""
         return await _in_thread(lambda: self.sync.progress(lease))
 
-    async def checkpoint(self, lease: LeaseInfo, value: Value) -> Stored | Rejected:
+    async def checkpoint(self, lease: Lease, value: Value) -> Stored | Rejected:
         """See ``litelease.Client.checkpoint``."""
         return await _in_thread(lambda: self.sync.checkpoint(lease, value))
 
@@ -368,7 +368,7 @@ class Client:
         """See ``litelease.Client.requested``."""
         return await _in_thread(lambda: self.sync.requested(name))
 
-    async def hand_over(self, lease: LeaseInfo, ttl: Seconds) -> Transferred | Rejected:
+    async def hand_over(self, lease: Lease, ttl: Seconds) -> Transferred | Rejected:
         """See ``litelease.Client.hand_over``."""
         return await _in_thread(lambda: self.sync.hand_over(lease, ttl))
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use litelease::{AccessRow, Litelease, Permission};
+use litelease::{Litelease, Permission};
 use litelease_cluster::Cluster;
-use litelease_serve::{AccessKey, ClusterAccess};
+use litelease_serve::{AccessKey, AccessRow, ClusterAccess, FileAccess};
 use serde_json::{Value, json};
 
 use crate::Common;
@@ -85,21 +85,21 @@ impl Keys {
 
     fn add(&self, name: &str, hash: &[u8], allow: &str, ttl: Option<Duration>) -> Result<bool> {
         Ok(match self {
-            Keys::File(db) => db.add_access(name, hash, allow, ttl)?,
+            Keys::File(db) => FileAccess::new(db).add(name, hash, allow, ttl)?,
             Keys::Engine(keys) => keys.add(name, hash, allow, ttl)?,
         })
     }
 
     fn list(&self) -> Result<Vec<AccessRow>> {
         Ok(match self {
-            Keys::File(db) => db.access()?.unwrap_or_default(),
+            Keys::File(db) => FileAccess::new(db).list()?.unwrap_or_default(),
             Keys::Engine(keys) => keys.list()?,
         })
     }
 
     fn remove(&self, name: &str) -> Result<bool> {
         Ok(match self {
-            Keys::File(db) => db.remove_access(name)?,
+            Keys::File(db) => FileAccess::new(db).remove(name)?,
             Keys::Engine(keys) => keys.remove(name)?,
         })
     }

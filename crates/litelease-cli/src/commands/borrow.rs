@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Exit code if no slot is free
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::NO)]
     conflict_exit_code: u8,
-    /// How long the slot stays lent out if this process dies; renewed three times per ttl
+    /// How long the slot stays taken if this process dies; renewed three times in this time
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
     /// Time between SIGTERM and SIGKILL when the slot is lost [default: 5s, at most a quarter of
@@ -94,7 +94,7 @@ fn url(args: &Args) -> Result<String> {
     }
     env::var("LITELEASE_POOL").map_err(|_| {
         Failure::usage(
-            "which pool? put its URL into $LITELEASE_POOL, or name its file: --pool-file",
+            "the pool is missing: put its URL into $LITELEASE_POOL, or name a file with it: --pool-file",
         )
     })
 }

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Who claims it [default: host and process of the caller]
     #[arg(long, value_parser = super::owner)]
     owner: Option<String>,
-    /// For how long
+    /// How long the lease lasts, unless it is renewed
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
     /// Wait for the name, at most this long
@@ -48,9 +48,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let Args { name, owner: who, ttl, wait, above } = args;
     let wait = wait.unwrap_or_default();
     if who.as_deref() == Some("") {
-        return Err(Failure::usage(
-            "the owner must not be empty: leave --owner out, or name somebody",
-        ));
+        return Err(Failure::usage("--owner is empty: leave it out, or give a text"));
     }
     let place = place::open(common)?;
     if !wait.is_zero() {

@@ -32,7 +32,7 @@ impl CommandLine {
                 let words = self.command.iter().map(|word| printable(&word.to_string_lossy()));
                 let words = words.collect::<Vec<_>>().join(" ");
                 Err(Failure::usage(format!(
-                    "where does the command begin? If with its first word, say so: litelease {before} -- {words}"
+                    "the -- is not in front of the command: write litelease {before} -- {words}"
                 )))
             }
         }
@@ -43,7 +43,7 @@ impl CommandLine {
         let first = self.command[0].to_string_lossy();
         match first.starts_with("http://") || first.starts_with("https://") {
             true => Err(Failure::usage(
-                "the URL of a pool is a secret, and other users see arguments: put it into \
+                "the URL of a pool is a secret, and other users can see arguments: put it into \
                  $LITELEASE_POOL, or name a file with it: --pool-file",
             )),
             false => Ok(()),

@@ -46,7 +46,7 @@ enum Verb {
         /// The service that is to accept it
         #[arg(short, long, value_name = "SERVICE")]
         audience: String,
-        /// For how long; cut to the end of the lease and to the longest time of the key
+        /// How long it lasts: at most until the lease ends, and as long as the key allows
         #[arg(long, default_value = "1m", value_name = "TIME", value_parser = parse_positive)]
         ttl: Duration,
         #[command(flatten)]
@@ -106,7 +106,7 @@ impl Folder {
         let own = || database::state_folder().map(|state| state.join("credentials"));
         let folder = self.credentials.filter(|folder| !folder.as_os_str().is_empty()).or_else(own);
         let missing =
-            || Failure::usage("there is no $HOME: say with --credentials where the keys are");
+            || Failure::usage("$HOME is not set: name the folder of the keys with --credentials");
         Ok(Issuer::at(folder.ok_or_else(missing)?))
     }
 }
@@ -153,8 +153,9 @@ fn issue(
     issuer: &Issuer,
     common: &Common,
 ) -> Result<u8> {
-    let (db, lease) = grant.find(common)?;
-    match issuer.issue(&db, &lease, audience, ttl)? {
+    let argument = grant.argument();
+    let (named, db) = (argument.named()?, database::open_existing(common)?);
+    match issuer.issue(&db, named, audience, ttl)? {
         IssueResult::Issued(issued) => {
             let value = json!({
                 "credential": issued.credential,
@@ -168,7 +169,7 @@ fn issue(
         IssueResult::TooShort(_) => {
             let name = printable(grant.name());
             let text = format!(
-                "{name}: no whole second is left for a credential; renew the lease, or give a longer --ttl"
+                "{name}: less than a second is left, too short for a credential: renew the lease, or give a longer --ttl"
             );
             remark(common, json!({ "rejected": "too short", "name": grant.name() }), &text)?;
             Ok(code::NO)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGSTOP, c_int, pid_t};
 use litelease::{
-    CheckpointResult, ClaimResult, Guard, LeaseInfo, Litelease, Reason, ReleaseResult, RenewResult,
+    CheckpointResult, ClaimResult, Guard, Lease, Litelease, Reason, ReleaseResult, RenewResult,
     is_stale,
 };
 
@@ -20,7 +20,7 @@ use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{CYAN, YELLOW, say};
 
-/// Show what happens to a stopped process and its successor, with real processes
+/// Show in 6 seconds what happens to a stopped process and its successor, with real processes
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Plays this worker of the story
@@ -103,11 +103,11 @@ fn worker(owner: &str, file: &Path) -> Result<()> {
         }
     };
     say(&format!("claim    acquired, token {}", lease.token))?;
-    db.present(NAME, lease.token)?;
+    db.present((NAME, lease.token))?;
     write(&db, &lease)?;
     std::io::stdin().lock().read_line(&mut String::new())?;
     write(&db, &lease)?;
-    say(&match db.checkpoint(NAME, lease.token, "all pages")? {
+    say(&match db.checkpoint((NAME, lease.token), "all pages")? {
         CheckpointResult::Stored => "progress stored".into(),
         CheckpointResult::Stale { newest } => {
             let newest = newest.unwrap_or_default();
@@ -129,7 +129,7 @@ fn worker(owner: &str, file: &Path) -> Result<()> {
 }
 
 /// Writes a page, if the table lets it.
-fn write(db: &Litelease, lease: &LeaseInfo) -> Result<()> {
+fn write(db: &Litelease, lease: &Lease) -> Result<()> {
     let insert = "INSERT INTO reports SELECT count(*) + 1, ?1, ?2 FROM reports RETURNING page";
     let values = (&lease.owner, lease.token);
     match db.conn().query_row(insert, values, |row| row.get::<_, i64>(0)) {
@@ -139,7 +139,7 @@ fn write(db: &Litelease, lease: &LeaseInfo) -> Result<()> {
     }
 }
 
-fn why(reason: Reason, current: Option<LeaseInfo>) -> String {
+fn why(reason: Reason, current: Option<Lease>) -> String {
     match current {
         Some(lease) => format!("superseded by token {} of worker {}", lease.token, lease.owner),
         None => reason.to_string(),

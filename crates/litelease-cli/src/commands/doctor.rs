@@ -25,11 +25,11 @@ pub(crate) struct Args {}
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Ok,
-    Mind,
+    Warn,
     Wrong,
 }
 
-use Verdict::{Mind, Ok as Fine, Wrong};
+use Verdict::{Ok as Fine, Warn, Wrong};
 
 /// One thing that was looked at.
 struct Finding {
@@ -74,7 +74,7 @@ fn look_at_engine(engine: &Engine, note: Note<'_>) {
     match facts {
         Ok(facts) => {
             facts.facts.into_iter().for_each(|(word, text)| note(&word, Fine, text));
-            facts.warnings.into_iter().for_each(|text| note("engine", Mind, text));
+            facts.warnings.into_iter().for_each(|text| note("engine", Warn, text));
         }
         Err(failure) => return note("engine", Wrong, failure.to_string()),
     }
@@ -87,7 +87,7 @@ fn look_at_engine(engine: &Engine, note: Note<'_>) {
                 Err(failure) => note("tokens", Wrong, failure.to_string()),
             }
         }
-        Err(failure) if failure.is_missing_table() => note("leases", Mind, failure.to_string()),
+        Err(failure) if failure.is_missing_table() => note("leases", Warn, failure.to_string()),
         Err(failure) => note("leases", Wrong, failure.to_string()),
     }
 }
@@ -97,7 +97,7 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
     if !path.exists() {
         return note(
             "file",
-            Mind,
+            Warn,
             format!("{file} is not there yet: the first claim or run makes it"),
         );
     }
@@ -131,7 +131,7 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
             }
         }
         Err(litelease::Error::NotBootstrapped) => {
-            note("leases", Mind, "no lease table yet: the first claim or run makes it".into());
+            note("leases", Warn, "no lease table yet: the first claim or run makes it".into());
         }
         Err(error) => note("leases", Wrong, error.to_string()),
     }
@@ -146,11 +146,11 @@ fn retirement(db: &Litelease, note: Note<'_>) {
                 "nothing is granted here any more: the leases went to {moved_to}, with tokens above {floor}; give \
                  --db that URL"
             );
-            note("moved", Mind, text);
+            note("moved", Warn, text);
         }
         Ok(None) => {
             let text =
-                "the largest token there is was granted: begin with a new file and new names";
+                "the largest possible token was granted: start with a new file and new names";
             note("tokens", Wrong, text.into());
         }
         Err(error) => note("moved", Wrong, error.to_string()),
@@ -164,22 +164,22 @@ const FEW_EPOCHS: i64 = 1 << 18;
 fn tokens(epoch: EpochInfo, note: Note<'_>) {
     match epoch.boot {
         BootRecord::Durable => {
-            note("boot", Fine, "recorded: no power cut brings a token back".into());
+            note("boot", Fine, "recorded: no token is used twice after a power cut".into());
         }
         BootRecord::AtRisk => note(
             "boot",
-            Mind,
-            "leases were claimed inside a transaction before this boot of the machine was recorded, and a power cut \
-             now could bring their tokens back: call bootstrap at every start, outside a transaction; any claim \
-             outside one cures it, too"
+            Warn,
+            "leases were claimed inside a transaction before this boot of the machine was recorded, so their tokens \
+             could be used twice after a power cut: call bootstrap outside a transaction, at every start of your \
+             program"
                 .into(),
         ),
         BootRecord::Missing => note(
             "boot",
-            Mind,
-            "not recorded since the machine was started: leases claimed inside a transaction with a weaker \
-             synchronous than FULL (EXTRA without WAL) are not safe from a power cut yet: call bootstrap at every \
-             start, outside a transaction"
+            Warn,
+            "not recorded since the machine was started: tokens claimed inside a transaction, with a synchronous \
+             weaker than FULL (without WAL: EXTRA), could be used twice after a power cut: call bootstrap outside \
+             a transaction, at every start of your program"
                 .into(),
         ),
     }
@@ -197,7 +197,7 @@ fn how_far(newest: i64, note: Note<'_>) {
                  round; each boot takes one and restore-fence 16384: read tokens as 64-bit integers, or begin \
                  with a new file and new names"
             );
-            note("tokens", Mind, text);
+            note("tokens", Warn, text);
         }
     }
 }
@@ -218,7 +218,7 @@ fn guards(db: &Litelease, note: Note<'_>) {
             note(
                 "guards",
                 Wrong,
-                format!("{tables}: not guarded any more, litelease guard restores it"),
+                format!("{tables}: the guard is gone: litelease guard restores it"),
             );
         }
     }
@@ -234,13 +234,13 @@ fn side_tables(db: &Litelease, note: Note<'_>) {
         let table = info.table;
         if let Some(fault) = &info.fault {
             let text = format!(
-                "{table} is not litelease's: {fault}; rename it or restore it, for what needs it is refused"
+                "{table} is not as litelease makes it: {fault}; rename or restore it, because commands that need it fail"
             );
             note("side rows", Wrong, text);
         }
         if info.damaged > 0 {
             let text = format!(
-                "{table}: {} damaged rows: delete them, for the leases they belong to are not renewed",
+                "{table}: {} damaged rows: delete them, because the leases they belong to are not renewed",
                 info.damaged
             );
             note("side rows", Wrong, text);
@@ -269,16 +269,19 @@ fn queues(db: &Litelease, note: Note<'_>) {
     for queue in &queues {
         let name = printable(&queue.queue);
         if queue.dead > 0 {
-            let text =
-                format!("{name}: {} dead items wait to be redriven or discarded", queue.dead);
-            note("queue", Mind, text);
+            let text = format!(
+                "{name}: {} dead items: retry them with litelease queue redrive, or delete them with litelease \
+                 queue discard",
+                queue.dead
+            );
+            note("queue", Warn, text);
         }
         if queue.from_the_future > 0 {
             let text = format!(
-                "{name}: {} items were sent in the future, and are not visible before: is the clock of this host right?",
+                "{name}: {} items have a time in the future and stay hidden until then: check the clock of this host",
                 queue.from_the_future
             );
-            note("clock", Mind, text);
+            note("clock", Warn, text);
         }
     }
     if !queues.is_empty() {
@@ -298,9 +301,9 @@ fn sharing(path: &Path, note: Note<'_>) {
     if is_for_group && found.mode() & 0o2000 == 0 {
         let folder = folder.display();
         let text = format!(
-            "the file is for its group, and new files in its folder are not: chmod g+s {folder}"
+            "the file is shared with its group, but new files in its folder are not: run chmod g+s {folder}"
         );
-        note("group", Mind, text);
+        note("group", Warn, text);
     }
 }
 
@@ -312,15 +315,16 @@ fn durability(connection: &Connection, note: Note<'_>) {
             note("journal", Fine, "WAL: with synchronous FULL a power cut loses no grant".into())
         }
         Ok(mode @ ("memory" | "off")) => {
-            let text = format!("{mode}: a crash can damage the file, PRAGMA journal_mode = WAL");
+            let text =
+                format!("{mode}: a crash can damage the file: run PRAGMA journal_mode = WAL on it");
             note("journal", Wrong, text);
         }
         Ok(mode) => {
             let text = format!(
-                "{mode}: a power cut may take the last grants of programs that use SQLite's defaults, though no \
-                 token comes back; PRAGMA journal_mode = WAL keeps them"
+                "{mode}: a power cut can undo the last grants, though no token is used twice: run PRAGMA \
+                 journal_mode = WAL on the file to keep them"
             );
-            note("journal", Mind, text);
+            note("journal", Warn, text);
         }
         Err(error) => note("journal", Wrong, error.to_string()),
     }
@@ -328,7 +332,7 @@ fn durability(connection: &Connection, note: Note<'_>) {
 
 fn versions(note: Note<'_>) {
     // Older ones can lose commits when writes and checkpoints race.
-    let verdict = if rusqlite::version_number() >= 3_051_003 { Fine } else { Mind };
+    let verdict = if rusqlite::version_number() >= 3_051_003 { Fine } else { Warn };
     note(
         "sqlite",
         verdict,
@@ -341,10 +345,9 @@ fn writer(db: &Litelease, path: &Path, note: Note<'_>) {
         None => note("writers", Fine, "nobody holds the write lock".into()),
         Some(pid) => {
             let file = path.display();
-            let text = format!(
-                "pid {pid} holds the write lock of {file}: if it stays, look at that process"
-            );
-            note("writers", Mind, text);
+            let text =
+                format!("pid {pid} is writing {file}: if this does not end, look at that process");
+            note("writers", Warn, text);
         }
     }
 }
@@ -365,14 +368,10 @@ fn holders(leases: &[LeaseRow], note: Note<'_>) {
                 false => format!("free in {left}; litelease break {name} frees it now"),
             };
             let text = format!("{name}: {} is gone, {way}", owner(who));
-            note("holder", Mind, text);
+            note("holder", Warn, text);
         }
         if expiry - now_ms > YEAR_MS {
-            note(
-                "clock",
-                Mind,
-                format!("{name} lasts {left} more: is the clock of this host right?"),
-            );
+            note("clock", Warn, format!("{name} lasts {left} more: check the clock of this host"));
         }
     }
     let names = match leases.len() {
@@ -386,7 +385,7 @@ impl Finding {
     fn word(&self) -> &'static str {
         match self.verdict {
             Fine => "ok",
-            Mind => "mind",
+            Warn => "warn",
             Wrong => "wrong",
         }
     }
@@ -394,7 +393,7 @@ impl Finding {
     fn tell(&self) -> Result<()> {
         let colour = match self.verdict {
             Fine => GREEN,
-            Mind => YELLOW,
+            Warn => YELLOW,
             Wrong => RED,
         };
         let Finding { what, text, .. } = self;

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Who claims it: the same text each time
     #[arg(long, value_parser = super::new_owner)]
     owner: String,
-    /// For how long from now
+    /// How long the lease lasts from now
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
 }

@@ -2,12 +2,12 @@
 
 use std::env;
 
-use litelease::{LeaseInfo, Litelease, Reason};
+use litelease::{Lease, Reason};
 use serde_json::json;
 
 use crate::exit::{Failure, Result, code};
 use crate::output::{lease, owner, printable, remark, time_left};
-use crate::place::{Meant, Place, Rejection, Verdict, not_named};
+use crate::place::{GrantArgument, Place, Rejection, Verdict};
 use crate::similar::{hint, similar_at};
 use crate::{Common, database};
 
@@ -38,26 +38,15 @@ impl GrantOfRun {
     pub(crate) fn named(self) -> Result<Grant> {
         let GrantOfRun { name, token } = self;
         let name = name.or_else(|| env::var("LITELEASE_NAME").ok()).ok_or_else(|| {
-            Failure::usage("which name? only inside litelease run it is known without being given")
+            Failure::usage(
+                "the name is missing: give it first (inside litelease run it is not needed)",
+            )
         })?;
         Ok(Grant { name, token })
     }
 }
 
 impl Grant {
-    /// Opens the database, and returns the grant as the verbs take it: they match owner and token.
-    pub(crate) fn find(&self, common: &Common) -> Result<(Litelease, LeaseInfo)> {
-        let Some(token) = self.token else {
-            let (owner, token) = self.of_run().ok_or_else(|| not_named(&self.name))?;
-            return Ok((database::open_existing(common)?, self.grant(owner, token)));
-        };
-        let db = database::open_existing(common)?;
-        let current = db.inspect(&self.name)?;
-        // The token says which grant is meant; so the owner is the one that the lease has.
-        let owner = current.map(|found| found.owner);
-        Ok((db, self.grant(owner.unwrap_or_default(), token)))
-    }
-
     /// Returns owner and token of the `litelease run` of this name around this process.
     ///
     /// A token alone names no grant: each name counts from 1, and so does each file.
@@ -68,12 +57,8 @@ impl Grant {
     }
 
     /// Returns the grant as a place takes it.
-    pub(crate) fn meant(&self) -> Meant {
-        Meant { name: self.name.clone(), token: self.token, run: self.of_run() }
-    }
-
-    fn grant(&self, owner: String, token: i64) -> LeaseInfo {
-        LeaseInfo { name: self.name.clone(), owner, token, lease_expires_at_ms: 0 }
+    pub(crate) fn argument(&self) -> GrantArgument {
+        GrantArgument { name: self.name.clone(), token: self.token, run: self.of_run() }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -82,7 +67,7 @@ impl Grant {
 }
 
 /// Releases a new grant whose token could not be printed: its caller does not know of it.
-pub(crate) fn unless_told(place: &dyn Place, granted: &LeaseInfo, told: Result<()>) -> Result<u8> {
+pub(crate) fn unless_told(place: &dyn Place, granted: &Lease, told: Result<()>) -> Result<u8> {
     let Err(failure) = told else { return Ok(code::OK) };
     let (name, token) = (printable(&granted.name), granted.token);
     Err(failure.adding(match place.take_back(granted) {
@@ -93,7 +78,7 @@ pub(crate) fn unless_told(place: &dyn Place, granted: &LeaseInfo, told: Result<(
             format!("the lease on {name} (token {token}) is over, {reason}")
         }
         Err(error) => {
-            let left = time_left(granted.lease_expires_at_ms);
+            let left = time_left(granted.expires_at_ms);
             format!(
                 "the lease on {name} (token {token}) could not be released and ends in {left}: {error}"
             )
@@ -106,7 +91,7 @@ pub(crate) fn rejected(
     common: &Common,
     name: &str,
     reason: Reason,
-    current: Option<LeaseInfo>,
+    current: Option<Lease>,
     similar: Option<String>,
 ) -> Result<u8> {
     let is_unknown = reason == Reason::NeverClaimed;

@@ -105,7 +105,7 @@ commands! {
 fn is_sure(question: &str, what: &str) -> Result<bool> {
     let input = std::io::stdin();
     if !input.is_terminal() {
-        let text = format!("nobody is there to ask: add --yes to {what} all the same");
+        let text = format!("there is no terminal to confirm this at: add --yes to {what}");
         return Err(Failure::usage(text));
     }
     write_error(&format!("{question} [y/N] "));

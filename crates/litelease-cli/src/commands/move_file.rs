@@ -20,9 +20,9 @@ use crate::{Common, database};
 /// any more
 ///
 /// First the engine is told to grant tokens above all of the file. Then the file is retired, in one
-/// transaction: nothing is granted there any more, while holders keep what they have, and guards in
-/// the file go on. Then this waits until nothing in the file is live. Start programs with the new
-/// URL after that: until then a name could have a holder in the file and one at the engine.
+/// transaction: nothing is granted there any more, while holders keep what they have. Then this
+/// waits until nothing in the file is live. Start programs with the new URL after that: until then
+/// a name could have a holder in the file and one at the engine.
 ///
 /// Every step may be repeated: if this is interrupted, run it again. Names are not copied, because
 /// a name is free where nobody has it. There is no way back, so make a backup of the file first if
@@ -41,7 +41,9 @@ pub(crate) struct Args {
     /// The URL of the engine; its password is in the file $LITELEASE_PASSWORD_FILE
     #[arg(long, value_name = "URL")]
     to: String,
-    /// Do not wait for holders in the file that have died: end their leases
+    /// Do not wait for holders in the file that have died: end their leases. Only a holder that is
+    /// seen to run prevents it: one in another container cannot be seen from here, and is broken
+    /// although it may run
     #[arg(long = "break")]
     is_breaking: bool,
     /// Leave access keys, checkpoints and pools in the file: nothing of them is moved
@@ -59,8 +61,11 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             complain(&format!("litelease: {text}"));
         }
     };
-    // No server begins to serve the file while it is retired.
-    let lock = lock_out_servers(common)?;
+    // No server begins to serve the file while it is retired, and none serves it after that.
+    let lock = match db.retirement()? {
+        None => Some(lock_out_servers(common)?),
+        Some(_) => None,
+    };
     if db.retirement()?.is_none() {
         args.check(&db, engine.cluster()?, url.shown())?;
     }
@@ -87,14 +92,7 @@ impl Args {
     /// Refuses what would break a promise, or be lost without a word, before anything is changed.
     fn check(&self, db: &Litelease, cluster: &Cluster, to: &str) -> Result<()> {
         if let Some(guard) = db.guards()?.first() {
-            let (table, name) = (printable(&guard.table), printable(&guard.name));
-            return Err(refused(
-                "Guarded",
-                format!(
-                    "the table {table} is guarded by {name}, and guards in a moved file accept its last holder for \
-                     ever and none from {to}: move the table first, or litelease unguard {table}"
-                ),
-            ));
+            return Err(guarded(&guard.table, &guard.name, to));
         }
         let behind = db.left_behind()?;
         if behind != LeftBehind::default() && !self.leave_behind {
@@ -109,7 +107,8 @@ impl Args {
             ));
         }
         if self.is_breaking {
-            live(db)?.iter().try_for_each(check_is_dead)?;
+            let is_dead = |row| check_is_dead(row).map_err(|text| refused("Alive", text));
+            live(db)?.iter().try_for_each(is_dead)?;
         }
         match cluster.in_the_way(WRITER_LEASE) {
             Err(Error::NotBootstrapped) | Ok(None) => Ok(()),
@@ -140,16 +139,13 @@ fn lock_out_servers(common: &Common) -> Result<OwnedLock> {
 
 /// Refuses to break the lease of a process that runs: its command would still work while another
 /// one is granted the name at the engine.
-fn check_is_dead(row: &LeaseRow) -> Result<()> {
+fn check_is_dead(row: &LeaseRow) -> std::result::Result<(), String> {
     let Some((who, _)) = &row.tenure else { return Ok(()) };
     match Identity::parse(who).map_or(Liveness::Unknown, |who| who.liveness()) {
-        Liveness::Alive => Err(refused(
-            "Alive",
-            format!(
-                "{} is held by {}, which still runs: end it first, or move without --break, which waits for it",
-                printable(&row.name),
-                owner(who)
-            ),
+        Liveness::Alive => Err(format!(
+            "{} is held by {}, which still runs: end it first, or move without --break, which waits for it",
+            printable(&row.name),
+            owner(who)
         )),
         _ => Ok(()),
     }
@@ -186,6 +182,7 @@ fn retire(
             // Another program was granted a token of a new epoch meanwhile.
             RetireResult::TooLow { .. } => {}
             RetireResult::InUse { items, kept } => return Err(in_use(items, kept)),
+            RetireResult::Guarded { table, name } => return Err(guarded(&table, &name, to)),
         }
     }
 }
@@ -208,6 +205,17 @@ fn raise(cluster: &Cluster, floor: i64) -> Result<()> {
 fn not_taken(error: Error) -> Failure {
     let failure = Failure::from(error);
     Failure::elsewhere("Engine", format!("the engine did not take it: {failure}; run this again"))
+}
+
+fn guarded(table: &str, name: &str, to: &str) -> Failure {
+    let (table, name) = (printable(table), printable(name));
+    refused(
+        "Guarded",
+        format!(
+            "the table {table} is guarded by {name}, and guards in a moved file accept its last holder for ever and \
+             none from {to}: move the table first, or litelease unguard {table}"
+        ),
+    )
 }
 
 fn in_use(items: i64, kept: i64) -> Failure {
@@ -240,7 +248,11 @@ fn until_nothing_is_live(db: &Litelease, is_breaking: bool, tell: &dyn Fn(String
             return Ok(());
         }
         if is_breaking {
-            live.iter().try_for_each(check_is_dead)?;
+            let is_dead = |row| {
+                let still = |text| format!("the file grants nothing any more, but {text}");
+                check_is_dead(row).map_err(|text| Failure::failed("Alive", still(text)))
+            };
+            live.iter().try_for_each(is_dead)?;
             for lease in &live {
                 if let litelease::BreakResult::Broken { owner: who, killed } =
                     db.break_lease(&lease.name)?

@@ -23,7 +23,7 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let grant: Grant = args.grant.named()?;
     let place = place::open(common)?;
-    match place.progress(&grant.meant())? {
+    match place.progress(&grant.argument())? {
         Verdict::Done((name, token)) => {
             let text = format!("{}: progress is noted", printable(&name));
             remark(common, json!({ "progress": name, "token": token }), &text)?;

@@ -10,7 +10,7 @@ use crate::exit::{Failure, Result, code};
 use crate::output::remark;
 use crate::place;
 
-/// Delete the rows of names that were not leased for a while; no token is ever granted again
+/// Delete the rows of names that were not leased for a while; their tokens are not reused
 #[derive(clap::Args)]
 #[command(
     after_help = "Items of queues stay, also dead ones: `litelease queue discard` deletes those.
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let age_ms = i64::try_from(args.older_than.as_millis())
-        .map_err(|_| Failure::usage("--older-than is longer than time: give something shorter"))?;
+        .map_err(|_| Failure::usage("--older-than is too long: give a shorter time"))?;
     let purged = place::open(common)?.purge(litelease::now_ms().saturating_sub(age_ms))?;
     remark(common, json!({ "purged": purged }), &format!("purged {purged}"))?;
     Ok(code::OK)

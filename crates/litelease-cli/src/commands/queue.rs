@@ -456,9 +456,11 @@ fn discard(
 /// Reports how many items were changed. One that was named and is not dead is a no.
 fn counted(what: &str, count: u64, id: Option<i64>, common: &Common) -> Result<u8> {
     match id {
-        Some(id) if count == 0 => {
-            no(json!({ what: 0 }), &format!("item {id} is not dead, or its key is in use"), common)
-        }
+        Some(id) if count == 0 => no(
+            json!({ what: 0 }),
+            &format!("item {id} is not dead, or another item has its key"),
+            common,
+        ),
         _ => {
             remark(common, json!({ what: count }), &format!("{what} {count}"))?;
             Ok(code::OK)

@@ -19,7 +19,7 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let place = place::open(common)?;
-    let grant = args.grant.meant();
+    let grant = args.grant.argument();
     match place.release(&grant)? {
         Verdict::Done((name, token)) => {
             let text = format!("{}: released, token {token}", printable(&name));

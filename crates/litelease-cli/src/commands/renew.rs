@@ -16,14 +16,14 @@ use crate::place::{self, Verdict};
 pub(crate) struct Args {
     #[command(flatten)]
     grant: Grant,
-    /// For how long from now
+    /// How long the lease lasts from now
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let place = place::open(common)?;
-    let grant = args.grant.meant();
+    let grant = args.grant.argument();
     match place.renew(&grant, args.ttl)? {
         Verdict::Done(renewed) => {
             answer(common, lease(&renewed), &renewed.token.to_string())?;

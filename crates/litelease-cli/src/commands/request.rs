@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// How soon the holder must give it up
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = parse_positive)]
     within: Duration,
-    /// For how long to hold it then
+    /// How long the new lease lasts, unless it is renewed
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
     /// Wait at most this long [default: for ever]

@@ -266,7 +266,7 @@ impl Args {
     fn advertised(&self, address: SocketAddr) -> Result<String> {
         match &self.advertise {
             None if address.ip().is_unspecified() => Err(Failure::usage(format!(
-                "{address} is no address at which the other servers reach this one: add --advertise HOST:PORT"
+                "the other servers cannot reach this one at {address}: add --advertise HOST:PORT"
             ))),
             None => Ok(address.to_string()),
             Some(advertise) => {
@@ -277,7 +277,7 @@ impl Args {
                 match is_right {
                     true => Ok(advertise.clone()),
                     false => Err(Failure::usage(format!(
-                        "--advertise {}: say HOST:PORT, like 10.0.0.7:7070",
+                        "--advertise {}: write HOST:PORT, like 10.0.0.7:7070",
                         printable(advertise)
                     ))),
                 }

@@ -56,10 +56,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let name = printable(&args.group);
     if group.members.is_empty() && group.shards.is_empty() {
         let file = database::path(common)?;
-        let text = format!(
-            "{name}: no such group in {}; a group begins with the first Shards::join, under the name it is given",
-            file.display()
-        );
+        let text =
+            format!("{name}: no such group in {}: the first Shards::join makes it", file.display());
         return Err(Failure::usage(text));
     }
     if common.json {

@@ -4,14 +4,14 @@ use std::io::{self, IsTerminal};
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, Table};
-use litelease::{Identity, LeaseRow, Status};
-use serde_json::Value;
+use litelease::{Identity, KEPT, LeaseRow, SlotRow, Status};
+use serde_json::{Value, json};
 
 use crate::Common;
 use crate::duration::shown;
 use crate::exit::{Result, code};
 use crate::holder::Holder;
-use crate::output::{entry, lines, owner, printable, process, remark, say, time_left};
+use crate::output::{complain, entry, lines, owner, printable, process, remark, say, time_left};
 use crate::place::{self, Place};
 use crate::similar::{hint, similar_at};
 
@@ -22,6 +22,7 @@ use crate::similar::{hint, similar_at};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease status
+  litelease status --slots importers
   litelease status --all --json | jq '.[] | select(.process == \"dead\")'")]
 pub(crate) struct Args {
     /// Show only these names
@@ -29,10 +30,16 @@ pub(crate) struct Args {
     /// Also show names that nobody has
     #[arg(long)]
     all: bool,
+    /// Show the slots that are held under this name by `litelease run --slots`
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["names", "all"])]
+    slots: Option<String>,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let place = place::open(common)?;
+    if let Some(name) = &args.slots {
+        return show_slots(name, &*place, common);
+    }
     let now_ms = litelease::now_ms();
     let is_wanted = |listed: &LeaseRow| args.names.is_empty() || args.names.contains(&listed.name);
     let listed: Vec<LeaseRow> = place.list(args.all)?.into_iter().filter(is_wanted).collect();
@@ -40,22 +47,97 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         let all: Vec<Value> = listed.iter().map(entry).collect();
         say(&Value::from(all).to_string())?;
     } else if listed.is_empty() {
-        remark(common, Value::Null, &nobody(&args.names, &*place))?;
+        remark(common, Value::Null, &nobody(&args.names, &*place)?)?;
     } else {
         say(&table(&listed, now_ms))?;
+        let slots = held_slots(&args.names, &*place)?.unwrap_or_default();
+        if !slots.is_empty() && !common.quiet {
+            complain(&format!("litelease: {slots}"));
+        }
     }
     Ok(code::OK)
 }
 
 /// Says that nobody has what was asked for, and in which file: another user or another `--db` has
 /// another one.
-fn nobody(names: &[String], place: &dyn Place) -> String {
+fn nobody(names: &[String], place: &dyn Place) -> Result<String> {
+    let names_shown = || names.iter().map(|name| printable(name)).collect::<Vec<_>>().join(" or ");
     let what = match names {
-        [] => "anything".into(),
-        names => names.iter().map(|name| printable(name)).collect::<Vec<_>>().join(" or "),
+        [] => "no name is leased".into(),
+        _ => format!("nobody has {}", names_shown()),
     };
     let similar = names.iter().find_map(|name| similar_at(place, name));
-    format!("nobody has {what} in {}{}", place.shown(), hint(similar.as_ref()))
+    let slots = match held_slots(names, place)? {
+        Some(slots) if slots.is_empty() => slots,
+        Some(slots) => format!("; {slots}"),
+        None => "; a server does not list slots".into(),
+    };
+    Ok(format!("{what} in {}{}{slots}", place.shown(), hint(similar.as_ref())))
+}
+
+/// Says how many slots are held, of these names or of all, and how to see them; nothing if none is.
+/// `None` where that cannot be known.
+fn held_slots(names: &[String], place: &dyn Place) -> Result<Option<String>> {
+    let Some(all) = place.slots_in_use()? else { return Ok(None) };
+    let held = |count| match count {
+        1 => "1 slot is held".to_owned(),
+        count => format!("{count} slots are held"),
+    };
+    if names.is_empty() && all > 0 {
+        let way = "litelease status --slots NAME shows those of a name";
+        return Ok(Some(format!("{}: {way}", held(all))));
+    }
+    let mut said = Vec::new();
+    for name in names {
+        let (count, name) = (place.slots(name)?.len(), printable(name));
+        if count > 0 {
+            let held = held(i64::try_from(count).unwrap_or(i64::MAX));
+            said.push(format!("{held} under {name}: see litelease status --slots {name}"));
+        }
+    }
+    Ok(Some(said.join("; ")))
+}
+
+/// Shows the slots of a name that are held.
+fn show_slots(name: &str, place: &dyn Place, common: &Common) -> Result<u8> {
+    let held = place.slots(name)?;
+    if common.json {
+        say(&Value::from_iter(held.iter().map(slot_entry)).to_string())?;
+    } else if held.is_empty() {
+        let text = format!("no slot of {} is held in {}", printable(name), place.shown());
+        remark(common, Value::Null, &text)?;
+    } else {
+        say(&slot_table(&held))?;
+    }
+    Ok(code::OK)
+}
+
+/// Returns when a slot ends, unless it is kept until it is returned.
+fn slot_end(row: &SlotRow) -> Option<i64> {
+    Some(row.slot.expires_at_ms).filter(|end_ms| *end_ms != KEPT)
+}
+
+fn slot_entry(row: &SlotRow) -> Value {
+    json!({
+        "slot": row.slot.position,
+        "token": row.slot.token,
+        "expires_at_ms": slot_end(row),
+        "note": row.note,
+    })
+}
+
+fn slot_table(held: &[SlotRow]) -> String {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["SLOT", "TOKEN", "LEFT", "NOTE"]);
+    for row in held {
+        table.add_row([
+            row.slot.position.to_string(),
+            row.slot.token.to_string(),
+            slot_end(row).map_or("kept".into(), time_left),
+            cut(printable(row.note.as_deref().unwrap_or("-"))),
+        ]);
+    }
+    lines(&table)
 }
 
 fn table(listed: &[LeaseRow], now_ms: i64) -> String {

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Who takes it over [default: host and process of the caller]
     #[arg(long, value_parser = super::new_owner)]
     owner: Option<String>,
-    /// For how long
+    /// How long the new lease lasts
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
     /// Do not ask

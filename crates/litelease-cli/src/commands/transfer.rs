@@ -21,14 +21,14 @@ pub(crate) struct Args {
     /// The new owner
     #[arg(long, value_name = "OWNER", value_parser = super::new_owner)]
     to: String,
-    /// For how long from now
+    /// How long the lease lasts from now
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let place = place::open(common)?;
-    let grant = args.grant.meant();
+    let grant = args.grant.argument();
     match place.transfer(&grant, &args.to, args.ttl)? {
         Verdict::Done(handed) => {
             let told = answer(common, lease(&handed), &handed.token.to_string());

@@ -28,7 +28,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     };
     let text = match taken {
         0 => format!("{} has no such guard", printable(&args.table)),
-        _ => format!("{}: {taken} taken off", printable(&args.table)),
+        _ => format!("{}: {taken} removed", printable(&args.table)),
     };
     remark(common, json!({ "unguarded": args.table, "guards": taken }), &text)?;
     Ok(if taken == 0 { code::NO } else { code::OK })

@@ -40,14 +40,14 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             text += match who.liveness() {
                 Liveness::Alive => ", the process is there",
                 Liveness::Dead => ", the process is gone",
-                Liveness::Unknown => ", and nobody can tell from here whether the process is there",
+                Liveness::Unknown => ", and whether the process still runs is not known here",
             };
             if let Some(holder) = Holder::of(&current.owner) {
                 text += &format!(": {}, by {}", holder.line(), holder.user);
             }
         }
     }
-    text += &format!("; lasts {} more unless renewed", time_left(current.lease_expires_at_ms));
+    text += &format!("; lasts {} more unless renewed", time_left(current.expires_at_ms));
     answer(common, lease(&current), &text)?;
     Ok(code::OK)
 }

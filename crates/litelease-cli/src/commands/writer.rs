@@ -19,9 +19,9 @@ pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
     let path = lock.path().display();
     let (text, code) = match &state {
         LockState::Free => ("nobody holds the write lock".into(), code::NO),
-        LockState::Held(None) => (format!("held, and it is unknown by whom: see {path}"), code::OK),
+        LockState::Held(None) => (format!("held by an unknown process: see {path}"), code::OK),
         LockState::Unsigned(pid) => {
-            let text = format!("pid {pid}, and it is unknown since when: it has not signed {path}");
+            let text = format!("pid {pid}, since an unknown time: its name is not in {path}");
             (text, code::OK)
         }
         LockState::Held(Some(holder)) => {
@@ -60,7 +60,7 @@ pub(super) fn holder(lock: &WriteLock) -> Value {
 /// nobody's to bulk-write.
 pub(super) fn lock_of(common: &Common) -> Result<WriteLock> {
     if common.db.as_ref().is_none_or(|path| path.as_os_str().is_empty()) {
-        return Err(Failure::usage("say with --db which database is to be written"));
+        return Err(Failure::usage("the database is missing: name it with --db FILE"));
     }
     Ok(WriteLock::of_database(&database::path(common)?)?)
 }

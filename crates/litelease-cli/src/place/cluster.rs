@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use litelease::{
-    BreakResult, ClaimResult, LeaseInfo, LeaseRow, Loss, ReleaseResult, RenewResult, Status,
+    BreakResult, ClaimResult, GrantRef, Lease, LeaseRow, Loss, ReleaseResult, RenewResult, Status,
     TransferResult,
 };
 use litelease_cluster::{Cluster, Error, Held, HoldError, HoldOptions, Watch};
 
-use super::file::{busy, not_named, rejected, released};
-use super::{Ask, Claim, Looks, Meant, Place, Seen, Tenure, Trust, Variable, Verdict, of_lease};
+use super::file::{busy, rejected, released};
+use super::{
+    Ask, Claim, GrantArgument, Looks, Place, Seen, Tenure, Trust, Variable, Verdict, of_lease,
+};
 use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result};
 
@@ -90,37 +92,31 @@ impl Engine {
         Ok(time_ms.saturating_add(ahead_ms))
     }
 
-    fn here(&self, mut lease: LeaseInfo) -> Result<LeaseInfo> {
-        lease.lease_expires_at_ms = self.here_ms(lease.lease_expires_at_ms)?;
+    fn here(&self, mut lease: Lease) -> Result<Lease> {
+        lease.expires_at_ms = self.here_ms(lease.expires_at_ms)?;
         Ok(lease)
     }
 
-    fn here_if_any(&self, lease: Option<LeaseInfo>) -> Result<Option<LeaseInfo>> {
+    fn here_if_any(&self, lease: Option<Lease>) -> Result<Option<Lease>> {
         lease.map(|lease| self.here(lease)).transpose()
     }
 
-    /// Returns the grant as the verbs take it: they match owner and token.
-    fn find(&self, grant: &Meant) -> Result<LeaseInfo> {
-        let (owner, token) = match (grant.token, &grant.run) {
-            // The token says which grant is meant; so the owner is the one that the lease has.
-            (Some(token), _) => {
-                let current = self.cluster()?.inspect(&grant.name)?;
-                (current.map(|current| current.owner).unwrap_or_default(), token)
+    fn released<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<Verdict<(String, i64)>> {
+        Ok(match self.cluster()?.release(grant)? {
+            ReleaseResult::Rejected { reason, current } => {
+                rejected(&reason, self.here_if_any(current)?)
             }
-            (None, Some((owner, token))) => (owner.clone(), *token),
-            (None, None) => return Err(not_named(&grant.name)),
-        };
-        Ok(LeaseInfo { name: grant.name.clone(), owner, token, lease_expires_at_ms: 0 })
+            done => released(done),
+        })
     }
 
     /// Returns all rows, with the times of this machine's clock.
     fn rows(&self) -> Result<Vec<LeaseRow>> {
-        let here = |row: litelease_cluster::LeaseRow| {
-            let tenure = match row.tenure {
-                Some((owner, until_ms)) => Some((owner, self.here_ms(until_ms)?)),
-                None => None,
-            };
-            Ok(LeaseRow { name: row.name, tenure, token: row.token })
+        let here = |mut row: LeaseRow| {
+            if let Some((_, until_ms)) = &mut row.tenure {
+                *until_ms = self.here_ms(*until_ms)?;
+            }
+            Ok(row)
         };
         self.reading(Cluster::list)?.into_iter().map(here).collect()
     }
@@ -154,9 +150,9 @@ impl Place for Engine {
         })
     }
 
-    fn renew(&self, grant: &Meant, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
-        let grant = self.find(grant)?;
-        Ok(match self.cluster()?.renew(&grant, ttl)? {
+    fn renew(&self, grant: &GrantArgument, ttl: Duration) -> Result<Verdict<Lease>> {
+        let grant = grant.named()?;
+        Ok(match self.cluster()?.renew(grant, ttl)? {
             RenewResult::Renewed(renewed) => Verdict::Done(self.here(renewed)?),
             RenewResult::Rejected { reason, current } => {
                 rejected(&reason, self.here_if_any(current)?)
@@ -164,14 +160,13 @@ impl Place for Engine {
         })
     }
 
-    fn release(&self, grant: &Meant) -> Result<Verdict<(String, i64)>> {
-        let grant = self.find(grant)?;
-        self.take_back(&grant)
+    fn release(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
+        self.released(grant.named()?)
     }
 
-    fn transfer(&self, grant: &Meant, to: &str, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
-        let grant = self.find(grant)?;
-        Ok(match self.cluster()?.transfer(&grant, to, ttl)? {
+    fn transfer(&self, grant: &GrantArgument, to: &str, ttl: Duration) -> Result<Verdict<Lease>> {
+        let grant = grant.named()?;
+        Ok(match self.cluster()?.transfer(grant, to, ttl)? {
             TransferResult::Transferred(handed) => Verdict::Done(self.here(handed)?),
             TransferResult::Rejected { reason, current } => {
                 rejected(&reason, self.here_if_any(current)?)
@@ -188,16 +183,11 @@ impl Place for Engine {
         })
     }
 
-    fn take_back(&self, lease: &LeaseInfo) -> Result<Verdict<(String, i64)>> {
-        Ok(match self.cluster()?.release(lease)? {
-            ReleaseResult::Rejected { reason, current } => {
-                rejected(&reason, self.here_if_any(current)?)
-            }
-            done => released(done),
-        })
+    fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
+        self.released(lease)
     }
 
-    fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
+    fn inspect(&self, name: &str) -> Result<Option<Lease>> {
         self.here_if_any(self.reading(|cluster| cluster.inspect(name))?)
     }
 
@@ -208,12 +198,17 @@ impl Place for Engine {
         Ok(rows)
     }
 
+    fn slots_in_use(&self) -> Result<Option<i64>> {
+        // `run --slots` is refused on an engine.
+        Ok(Some(0))
+    }
+
     fn known(&self) -> Vec<String> {
         // A hint only: whatever goes wrong here is told by what was asked for.
         self.rows().unwrap_or_default().into_iter().map(|row| row.name).collect()
     }
 
-    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<LeaseInfo>> {
+    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
         // A script goes on when a name is free. With the URL of another database it must not.
         self.check()?;
         let (begin, watch) = (Instant::now(), self.cluster()?.watch());
@@ -225,7 +220,7 @@ impl Place for Engine {
             if left.is_zero() {
                 return Ok(Some(current));
             }
-            watch.wait(seen, current.lease_expires_at_ms, left);
+            watch.wait(seen, current.expires_at_ms, left);
         }
     }
 
@@ -253,7 +248,7 @@ impl Place for Engine {
         self.inspect(&ask.name)?;
         let options = HoldOptions::new(ask.ttl).wait(ask.wait).group(ask.group);
         let held = self.granting(|cluster| cluster.hold(&ask.name, options.clone()))?;
-        let until_ms = self.here_ms(held.lease().lease_expires_at_ms)?;
+        let until_ms = self.here_ms(held.lease().expires_at_ms)?;
         Ok(Box::new(OnEngine { held, until_ms }))
     }
 
@@ -285,7 +280,7 @@ impl Trust for OnEngine {
 
 impl Tenure for OnEngine {
     fn variables(&self) -> Vec<Variable> {
-        let lease = LeaseInfo { lease_expires_at_ms: self.until_ms, ..self.held.lease() };
+        let lease = Lease { expires_at_ms: self.until_ms, ..self.held.lease() };
         of_lease(&lease, None)
     }
 

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use litelease::{
-    BreakResult, ClaimResult, GrantResult, Held, HeldSlot, HoldError, HoldOptions, LeaseInfo,
+    BreakResult, ClaimResult, Error, GrantResult, Held, HeldSlot, HoldError, HoldOptions, Lease,
     LeaseRow, ListedLease, Litelease, Loss, Reason, ReleaseResult, RenewResult, RequestInfo,
-    Status, TransferResult, Watch, pool_of_name,
+    SlotRow, Status, TransferResult, Watch, pool_of_name,
 };
 
 use super::{
-    Ask, Claim, Looks, Meant, Place, Rejection, Seen, Tenure, Trust, Variable, Verdict, note,
-    of_lease, of_slot,
+    Ask, Claim, GrantArgument, Looks, Place, Rejection, Seen, Tenure, Trust, Variable, Verdict,
+    note, of_lease, of_slot,
 };
 use crate::exit::{Failure, Result, code};
 use crate::output::{self, held_by, printable};
@@ -28,34 +28,14 @@ impl File {
     pub(super) fn new(common: &Common) -> Result<Self> {
         Ok(File { common: common.clone(), path: database::path(common)? })
     }
-
-    /// Opens the file, and returns the grant as the verbs take it: they match owner and token.
-    fn find(&self, grant: &Meant) -> Result<(Litelease, LeaseInfo)> {
-        if grant.token.is_none() && grant.run.is_none() {
-            return Err(not_named(&grant.name));
-        }
-        let db = database::open_existing(&self.common)?;
-        let lease = |owner, token| {
-            let name = grant.name.clone();
-            LeaseInfo { name, owner, token, lease_expires_at_ms: 0 }
-        };
-        let token = match (grant.token, &grant.run) {
-            (Some(token), _) => token,
-            (None, Some((owner, token))) => return Ok((db, lease(owner.clone(), *token))),
-            (None, None) => return Err(not_named(&grant.name)),
-        };
-        // The token says which grant is meant; so the owner is the one that the lease has.
-        let owner = db.inspect(&grant.name)?.map(|current| current.owner).unwrap_or_default();
-        Ok((db, lease(owner, token)))
-    }
 }
 
 /// A command line names no grant.
 pub(crate) fn not_named(name: &str) -> Failure {
     let name = printable(name);
     Failure::usage(format!(
-        "which grant of {name}? give its --token, which claim printed; \
-         only directly inside litelease run {name} it is known"
+        "the token of {name} is missing: add --token TOKEN, the number that litelease claim \
+         printed (directly inside litelease run {name} it is not needed)"
     ))
 }
 
@@ -82,31 +62,31 @@ impl Place for File {
         })
     }
 
-    fn renew(&self, grant: &Meant, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
-        let (db, grant) = self.find(grant)?;
-        Ok(match db.renew(&grant, ttl)? {
+    fn renew(&self, grant: &GrantArgument, ttl: Duration) -> Result<Verdict<Lease>> {
+        let (grant, db) = (grant.named()?, database::open_existing(&self.common)?);
+        Ok(match db.renew(grant, ttl)? {
             RenewResult::Renewed(renewed) => Verdict::Done(renewed),
             RenewResult::Rejected { reason, current } => rejected(&reason, current),
         })
     }
 
-    fn release(&self, grant: &Meant) -> Result<Verdict<(String, i64)>> {
-        let (db, grant) = self.find(grant)?;
-        Ok(released(db.release(&grant)?))
+    fn release(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
+        let (grant, db) = (grant.named()?, database::open_existing(&self.common)?);
+        Ok(released(db.release(grant)?))
     }
 
-    fn transfer(&self, grant: &Meant, to: &str, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
-        let (db, grant) = self.find(grant)?;
-        Ok(match db.transfer(&grant, to, ttl)? {
+    fn transfer(&self, grant: &GrantArgument, to: &str, ttl: Duration) -> Result<Verdict<Lease>> {
+        let (grant, db) = (grant.named()?, database::open_existing(&self.common)?);
+        Ok(match db.transfer(grant, to, ttl)? {
             TransferResult::Transferred(handed) => Verdict::Done(handed),
             TransferResult::Rejected { reason, current } => rejected(&reason, current),
         })
     }
 
-    fn progress(&self, grant: &Meant) -> Result<Verdict<(String, i64)>> {
-        let (db, grant) = self.find(grant)?;
-        Ok(match db.progress(&grant.name, grant.token)? {
-            GrantResult::Done => Verdict::Done((grant.name, grant.token)),
+    fn progress(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
+        let (grant, db) = (grant.named()?, database::open_existing(&self.common)?);
+        Ok(match db.progress(grant)? {
+            GrantResult::Done => Verdict::Done((grant.name.to_owned(), grant.token)),
             GrantResult::Stale { reason } => rejected(&reason, None),
         })
     }
@@ -118,11 +98,11 @@ impl Place for File {
         })
     }
 
-    fn take_back(&self, lease: &LeaseInfo) -> Result<Verdict<(String, i64)>> {
+    fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
         Ok(released(database::open_existing(&self.common)?.release(lease)?))
     }
 
-    fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
+    fn inspect(&self, name: &str) -> Result<Option<Lease>> {
         let Some(db) = database::look(&self.common)? else { return Ok(None) };
         let lease = db.inspect(name)?;
         check_not_retired(&db, lease.is_none())?;
@@ -138,12 +118,25 @@ impl Place for File {
         Ok(rows.into_iter().filter(|row| all || is_live(row)).collect())
     }
 
+    fn slots_in_use(&self) -> Result<Option<i64>> {
+        let Some(db) = database::look(&self.common)? else { return Ok(Some(0)) };
+        Ok(Some(db.slots_in_use()?))
+    }
+
+    fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
+        let Some(db) = database::look(&self.common)? else { return Ok(Vec::new()) };
+        match db.pools().slots(&pool_of_name(name)) {
+            Err(Error::NoSuchPool) => Ok(Vec::new()),
+            slots => Ok(slots?),
+        }
+    }
+
     fn known(&self) -> Vec<String> {
         // A hint only: whatever goes wrong here is told by what was asked for.
         self.list(true).unwrap_or_default().into_iter().map(|row| row.name).collect()
     }
 
-    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<LeaseInfo>> {
+    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
         // A script goes on when a name is free. With a wrong path it must not.
         database::check_existing(&self.path)?;
         let Some(db) = database::look(&self.common)? else { return Ok(None) };
@@ -159,7 +152,7 @@ impl Place for File {
             if left.is_zero() {
                 return Ok(Some(current));
             }
-            watch.wait(seen, current.lease_expires_at_ms, left);
+            watch.wait(seen, current.expires_at_ms, left);
         }
     }
 
@@ -218,7 +211,7 @@ fn check_not_retired(db: &Litelease, is_free: bool) -> Result<()> {
 }
 
 /// Another owner has the name.
-pub(super) fn busy(current: &LeaseInfo) -> Failure {
+pub(super) fn busy(current: &Lease) -> Failure {
     Failure::new(code::NO, "Busy", held_by(current)).because_of(output::lease(current))
 }
 
@@ -242,7 +235,7 @@ fn options(ask: &Ask) -> HoldOptions {
     }
 }
 
-pub(super) fn rejected<T>(reason: &Reason, current: Option<LeaseInfo>) -> Verdict<T> {
+pub(super) fn rejected<T>(reason: &Reason, current: Option<Lease>) -> Verdict<T> {
     let is_unknown = *reason == Reason::NeverClaimed;
     Verdict::Rejected(Rejection { reason: reason.to_string(), is_unknown, current })
 }

@@ -61,7 +61,7 @@ fn read(path: &std::path::Path) -> Option<Value> {
 
 fn path(url: &str, name: &str, token: i64) -> Result<PathBuf> {
     let folder = database::state_folder().ok_or_else(|| {
-        Failure::usage("there is no $HOME to keep the grant in: set XDG_STATE_HOME to a folder")
+        Failure::usage("$HOME is not set: set it, or XDG_STATE_HOME, to a folder for the grant")
     })?;
     // A name may be too long for a file, or have a slash. What is read is compared in full.
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;

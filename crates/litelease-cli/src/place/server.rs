@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::{Duration, Instant};
 
-use litelease::{ClaimResult, LeaseInfo, LeaseRow, Loss};
+use litelease::{ClaimResult, Lease, LeaseRow, Loss, Reason};
 use litelease_client::{
-    Client, Error, Grant, Held, HoldOptions, KnownName, Lease, News, Slot, Watch,
+    Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, Slot, Watch,
 };
 
 use super::file::{busy, none_free, not_named};
 use super::queues::stored;
 use super::{
-    Ask, Claim, Looks, Meant, Place, Rejection, Seen, Tenure, Trust, Variable, Verdict, grants,
-    note, of_lease, of_server, of_slot,
+    Ask, Claim, GrantArgument, Looks, Place, Rejection, Seen, Tenure, Trust, Variable, Verdict,
+    grants, note, of_lease, of_server, of_slot,
 };
 use crate::exit::{Failure, Result};
 use crate::output::printable;
@@ -34,8 +34,8 @@ impl Server {
 
     /// Returns the grant that a command line means: its secret is in the environment, or was kept
     /// when it was claimed.
-    fn find(&self, meant: &Meant) -> Result<Grant> {
-        let Meant { name, token, .. } = meant;
+    fn find(&self, meant: &GrantArgument) -> Result<Grant> {
+        let GrantArgument { name, token, .. } = meant;
         let is_its_name = env::var("LITELEASE_NAME").map_or(true, |other| other == *name);
         let own_token = || env::var("LITELEASE_TOKEN").ok()?.parse::<i64>().ok();
         let is_its_token = token.is_none() || own_token().is_none_or(|own| Some(own) == *token);
@@ -46,48 +46,39 @@ impl Server {
             (None, Some(token)) => grants::find(&self.url, name, *token).ok_or_else(|| {
                 let name = printable(name);
                 Failure::usage(format!(
-                    "the grant of {name} with token {token} is not known here: who claimed it at this \
-                     server has it; give its secret, which claim --json printed, in $LITELEASE_GRANT"
+                    "{name} with token {token} was not claimed by this user on this machine: put the \
+                     secret that litelease claim --json printed into $LITELEASE_GRANT"
                 ))
             })?,
         };
         Ok(Grant::with_secret(&secret))
     }
 
-    fn verdict<T>(&self, name: &str, done: std::result::Result<T, Error>) -> Result<Verdict<T>> {
-        let (reason, current) = match done {
+    fn verdict<T>(&self, done: std::result::Result<T, Error>) -> Result<Verdict<T>> {
+        let (word, by, current) = match done {
             Ok(done) => return Ok(Verdict::Done(done)),
-            Err(Error::Rejected { reason, current }) => (reason, current),
+            Err(Error::Rejected { reason, by, current }) => (reason, by, current),
             Err(error) => return Err(failure(error)),
         };
-        let token = || self.client.inspect(name).ok()?.token;
-        let text = match (reason.as_str(), &current) {
-            ("superseded", Some(current)) => format!("superseded by token {}", current.token),
-            ("superseded", None) => match token() {
-                Some(token) => format!("superseded by token {token}"),
-                None => "superseded".into(),
-            },
-            ("held_by", _) => "held by another owner".into(),
-            (reason, _) => reason.replace('_', " "),
-        };
+        let reason = Reason::from_word(&word, by);
         Ok(Verdict::Rejected(Rejection {
-            reason: text,
-            is_unknown: reason == "never_claimed",
+            reason: reason.map_or(word.replace('_', " "), |reason| reason.to_string()),
+            is_unknown: reason == Some(Reason::NeverClaimed),
             current: current.map(|current| info(*current)),
         }))
     }
 }
 
 /// Returns a lease as it is shown. Its end is counted on this machine's clock.
-fn info(lease: Lease) -> LeaseInfo {
+fn info(lease: ServedLease) -> Lease {
     let left_ms = i64::try_from(lease.expires_in.as_millis()).unwrap_or(i64::MAX);
-    let lease_expires_at_ms = litelease::now_ms().saturating_add(left_ms);
-    LeaseInfo { name: lease.name, owner: lease.owner, token: lease.token, lease_expires_at_ms }
+    let expires_at_ms = litelease::now_ms().saturating_add(left_ms);
+    Lease { name: lease.name, owner: lease.owner, token: lease.token, expires_at_ms }
 }
 
-fn row(lease: Lease) -> LeaseRow {
-    let LeaseInfo { name, owner, token, lease_expires_at_ms } = info(lease);
-    LeaseRow { name, tenure: Some((owner, lease_expires_at_ms)), token }
+fn row(lease: ServedLease) -> LeaseRow {
+    let Lease { name, owner, token, expires_at_ms } = info(lease);
+    LeaseRow { name, tenure: Some((owner, expires_at_ms)), token }
 }
 
 /// Returns a name, whether somebody has it or not, with its end on this machine's clock.
@@ -103,7 +94,9 @@ pub(crate) fn failure(error: Error) -> Failure {
         Error::InvalidUrl(_) | Error::InvalidPool | Error::TtlTooShort(_) => Failure::usage(error),
         Error::Insecure => Failure::usage(error),
         Error::Access(error) => {
-            let text = format!("cannot read the access key, in $LITELEASE_ACCESS_FILE: {error}");
+            let text = format!(
+                "cannot read the file with the access key, $LITELEASE_ACCESS_FILE: {error}"
+            );
             Failure::failed("Access", text)
         }
         Error::Refused { status: status @ (401 | 403), text } => {
@@ -131,7 +124,7 @@ impl Place for Server {
             Err(error) => return Err(failure(error)),
         };
         let lease = info(grant.lease.clone());
-        let until_ms = lease.lease_expires_at_ms;
+        let until_ms = lease.expires_at_ms;
         let kept = grants::keep(&self.url, ask.name, lease.token, grant.secret(), until_ms);
         if let Err(failure) = kept {
             // Nobody could renew or release it.
@@ -141,49 +134,49 @@ impl Place for Server {
         Ok(ClaimResult::Acquired(lease))
     }
 
-    fn secret(&self, lease: &LeaseInfo) -> Option<String> {
+    fn secret(&self, lease: &Lease) -> Option<String> {
         grants::find(&self.url, &lease.name, lease.token)
     }
 
-    fn renew(&self, meant: &Meant, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
+    fn renew(&self, meant: &GrantArgument, ttl: Duration) -> Result<Verdict<Lease>> {
         let grant = self.find(meant)?;
         let renewed = self.client.renew(&grant, ttl).map(|grant| info(grant.lease));
         if let Ok(lease) = &renewed {
             // The secret is needed for as long as the lease; where it was not kept, it is not now.
-            let (token, until_ms) = (lease.token, lease.lease_expires_at_ms);
+            let (token, until_ms) = (lease.token, lease.expires_at_ms);
             if grants::find(&self.url, &meant.name, token).is_some() {
                 let _ = grants::keep(&self.url, &meant.name, token, grant.secret(), until_ms);
             }
         }
-        self.verdict(&meant.name, renewed)
+        self.verdict(renewed)
     }
 
-    fn release(&self, meant: &Meant) -> Result<Verdict<(String, i64)>> {
+    fn release(&self, meant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
         let released = self.client.end(&self.find(meant)?);
         let known = |(name, token): (String, i64)| match name.is_empty() {
             true => (meant.name.clone(), meant.token.unwrap_or_default()),
             false => (name, token),
         };
-        self.verdict(&meant.name, released.map(known))
+        self.verdict(released.map(known))
     }
 
-    fn transfer(&self, meant: &Meant, to: &str, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
+    fn transfer(&self, meant: &GrantArgument, to: &str, ttl: Duration) -> Result<Verdict<Lease>> {
         let handed = self.client.transfer(&self.find(meant)?, to, ttl);
-        self.verdict(&meant.name, handed.map(info))
+        self.verdict(handed.map(info))
     }
 
-    fn progress(&self, meant: &Meant) -> Result<Verdict<(String, i64)>> {
+    fn progress(&self, meant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
         let noted = self.client.progress(&self.find(meant)?);
         let token = meant.token.or(meant.run.as_ref().map(|(_, token)| *token));
         let done = noted.map(|()| (meant.name.clone(), token.unwrap_or_default()));
-        self.verdict(&meant.name, done)
+        self.verdict(done)
     }
 
     fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>> {
-        self.verdict(name, self.client.break_lease(name))
+        self.verdict(self.client.break_lease(name))
     }
 
-    fn take_back(&self, lease: &LeaseInfo) -> Result<Verdict<(String, i64)>> {
+    fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
         let (name, token, ttl) = (&lease.name, lease.token, Duration::from_secs(30));
         let grant = match grants::find(&self.url, name, token) {
             Some(secret) => Grant::with_secret(&secret),
@@ -193,10 +186,10 @@ impl Place for Server {
                 fetched.map_err(failure)?
             }
         };
-        self.verdict(name, self.client.end(&grant))
+        self.verdict(self.client.end(&grant))
     }
 
-    fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
+    fn inspect(&self, name: &str) -> Result<Option<Lease>> {
         Ok(self.client.inspect(name).map_err(failure)?.lease.map(info))
     }
 
@@ -214,12 +207,17 @@ impl Place for Server {
         Ok(leases.into_iter().map(row).collect())
     }
 
+    fn slots_in_use(&self) -> Result<Option<i64>> {
+        // No call of the service tells it.
+        Ok(None)
+    }
+
     fn known(&self) -> Vec<String> {
         let live = self.client.leases("").unwrap_or_default();
         live.into_iter().map(|lease| lease.name).collect()
     }
 
-    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<LeaseInfo>> {
+    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
         let (begin, watch) = (Instant::now(), self.client.watch_name(name));
         // Asked at once: the time to wait may be short.
         let mut current = self.inspect(name)?;
@@ -299,11 +297,11 @@ impl Trust for OnServer {
 impl Tenure for OnServer {
     fn variables(&self) -> Vec<Variable> {
         let left_ms = i64::try_from(self.0.trusted_for().as_millis()).unwrap_or(i64::MAX);
-        let lease = LeaseInfo {
+        let lease = Lease {
             name: self.0.name().into(),
             owner: self.0.owner().into(),
             token: self.0.token(),
-            lease_expires_at_ms: litelease::now_ms().saturating_add(left_ms),
+            expires_at_ms: litelease::now_ms().saturating_add(left_ms),
         };
         of_lease(&lease, Some(self.0.secret()))
     }

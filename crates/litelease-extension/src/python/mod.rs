@@ -18,7 +18,7 @@ use std::ptr;
 use std::time::Duration;
 
 #[cfg(unix)]
-use litelease_keeper::{HolderKind, Identity, Window};
+use litelease_hold::{HolderKind, Identity, Window};
 
 use crate::python::api::{Method, NAMES, Object, Raised, Raw, Result, VARARGS, py, string};
 use crate::python::session::{Call, Session};
@@ -277,7 +277,7 @@ fn is_dead_owner(_owner: &str) -> bool {
     false
 }
 
-/// As `litelease_keeper::Window` has it, which is not built here.
+/// As `litelease_hold::Window` has it, which is not built here.
 #[cfg(not(unix))]
 fn window_of(ttl: f64) -> Option<[f64; 3]> {
     (ttl > 0.1).then(|| [ttl - (ttl / 10.0).max(0.05), ttl / 3.0, (ttl / 20.0).clamp(0.01, 0.25)])

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::process;
 use std::rc::Rc;
 
-use litelease_core::LeaseInfo;
+use litelease_core::Lease;
 use litelease_store::{Error, HostedStore, Misuse, OwnedValue, verb};
 
 use crate::python::api::{Object, Raised, Result, clear, py, set_exception, string, tuple};
@@ -129,8 +129,6 @@ impl Session {
             *store = Some(HostedStore::new(host).map_err(|failure| Failed::Store(failure.into()))?);
         }
         let Some(store) = &*store else { return Err(Failed::Raised) };
-        // First: what an interrupted call has left open is not a transaction to join.
-        store.settle_debts().map_err(Failed::Store)?;
         self.check_boundary(connection, call.is_joined)?;
         match call.verb {
             "file" => Ok(string(store.file())?),
@@ -313,11 +311,11 @@ impl Session {
             _ => None,
         };
         let lease = match lease {
-            Some(LeaseInfo { name, owner, token, lease_expires_at_ms }) => tuple(vec![
+            Some(Lease { name, owner, token, expires_at_ms }) => tuple(vec![
                 string(name)?,
                 string(owner)?,
                 crate::python::api::integer(*token)?,
-                crate::python::api::integer(*lease_expires_at_ms)?,
+                crate::python::api::integer(*expires_at_ms)?,
             ])?,
             None => self.names.none()?,
         };

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 #[cfg(unix)]
-pub(crate) use litelease_keeper::Notifier;
+pub(crate) use litelease_hold::Notifier;
 #[cfg(unix)]
-use litelease_keeper::{Waiter, nap as nap_of};
+use litelease_hold::{Waiter, nap as nap_of};
 
 use crate::python::api::{self, Object, Raised, Raw, Result, py, without_gil};
 use crate::python::values::to_integer;
@@ -103,7 +103,7 @@ pub(crate) use elsewhere::Notifier;
 #[cfg(not(unix))]
 use elsewhere::{Waiter, nap_of};
 
-/// `litelease-keeper` is not built here: waiters sleep and look again.
+/// `litelease-hold` is not built here: waiters sleep and look again.
 #[cfg(not(unix))]
 mod elsewhere {
     use std::path::Path;

@@ -58,8 +58,8 @@ use litelease::{
     WriterOptions,
 };
 use litelease_cluster::Cluster;
-use litelease_engine::{Change, Stored};
-use litelease_keeper::{Clock, SystemClock};
+use litelease_cluster::engine::{Change, Stored};
+use litelease_hold::{Clock, SystemClock};
 use litelease_proof::believers::{Planted, believe};
 use litelease_proof::careless::{self, Bug};
 use litelease_proof::play::ToText;
@@ -587,7 +587,7 @@ fn write(
             Err(error) => return Err(error.into()),
         }
     };
-    db.present(name, lease.token)?;
+    db.present((name, lease.token))?;
     tell(&lease.token.to_string())?;
     // By connection, by column, and not guarded at all.
     let writes = ["INSERT INTO orders VALUES (?1)", "INSERT INTO ledger VALUES (?1, ?1)"];
@@ -598,7 +598,7 @@ fn write(
         }
         insert(&db, "INSERT INTO diary VALUES (?1)", lease.token)?;
         refused[2] = matches!(
-            db.checkpoint(name, lease.token, lease.token)?,
+            db.checkpoint((name, lease.token), lease.token)?,
             CheckpointResult::Stale { .. }
         );
         // Else it would nearly always be stopped with a lock in its hands, where nobody can take

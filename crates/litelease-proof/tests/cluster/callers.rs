@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use litelease_cluster::{ClaimResult, Cluster, LeaseInfo};
-use litelease_engine::{Change, Error, Loaded, RowChange, Stored, StoredRow};
+use litelease_cluster::engine::{Change, Error, Loaded, RowChange, Stored, StoredRow};
+use litelease_cluster::{ClaimResult, Cluster, Lease};
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::rig::{eventually, worker};
@@ -26,7 +26,7 @@ fn ready(url: &str) -> Cluster {
 }
 
 #[track_caller]
-fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> LeaseInfo {
+fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> Lease {
     claimed.unwrap().acquired().expect("nobody has it")
 }
 

@@ -178,10 +178,10 @@ fn a_bad_url_is_a_usage_error_that_names_the_part_and_never_the_password() {
         ("etcd://u@h", "LITELEASE_PASSWORD_FILE"),
         ("postgres://u:geheim@h/d?sslmode=maybe", "sslmode is one of"),
         ("postgres://h/d?password=geheim", "no parameter \"password\""),
-        ("postgres:/u:geheim@h/d", "a URL has :// behind its scheme"),
-        ("postgres//u:geheim@h/d", "a URL has :// behind its scheme"),
-        ("PostgreSQL:u:geheim@h/d", "a URL has :// behind its scheme"),
-        ("etcds:u:geheim@h", "a URL has :// behind its scheme"),
+        ("postgres:/u:geheim@h/d", "write :// after etcd or postgres"),
+        ("postgres//u:geheim@h/d", "write :// after etcd or postgres"),
+        ("PostgreSQL:u:geheim@h/d", "write :// after etcd or postgres"),
+        ("etcds:u:geheim@h", "write :// after etcd or postgres"),
     ] {
         for words in [&["status"][..], &["run", "x", "--", "true"], &["doctor"], &["serve"]] {
             let (code, out, errors) = ask(&desk, url, words);
@@ -200,7 +200,7 @@ fn a_bad_url_is_a_usage_error_that_names_the_part_and_never_the_password() {
     // A URL on the command line is seen by everybody.
     let (code, _, errors) =
         told(&desk.run(&["status", "--json", "--db", "postgres://u:geheim@127.0.0.1:1/d"]));
-    assert!(code == 64 && errors.contains("other users see arguments"), "{errors}");
+    assert!(code == 64 && errors.contains("other users can see arguments"), "{errors}");
     assert!(!errors.contains("geheim"), "{errors}");
     // A name that no engine can store is not sent anywhere.
     let long = "x".repeat(1025);

@@ -3,14 +3,16 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use litelease_cluster::engine::{Changes, Listener, Stored};
 use litelease_cluster::{
-    ClaimResult, Cluster, Error, LeaseInfo, Options, Reason, ReleaseResult, RenewResult,
+    ClaimResult, Cluster, Error, Lease, Options, Reason, ReleaseResult, RenewResult,
 };
-use litelease_engine::Stored;
 use litelease_proof::etcd::{Etcd, base64, is_installed};
+use litelease_proof::rig::eventually;
 use serde_json::json;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -20,7 +22,7 @@ fn open(url: &str) -> Cluster {
 }
 
 #[track_caller]
-fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> LeaseInfo {
+fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> Lease {
     claimed.unwrap().acquired().expect("nobody has it")
 }
 
@@ -30,35 +32,88 @@ fn a_release_frees_its_name_in_an_etcd_that_is_full() {
     if !is_installed() {
         return;
     }
-    let etcd = Etcd::start_with(1, &["--quota-backend-bytes", "4194304"]);
+    let etcd = Etcd::start_small();
     let (one, other) = (open(&etcd.url("full")), open(&etcd.url("full")));
     let lease = acquired(one.claim("x", "a", LONG));
-    let value = base64(&vec![7; 500_000]);
-    let fill = |number: i32| {
-        let body = json!({ "key": base64(format!("fill{number}").as_bytes()), "value": value });
-        etcd.call(0, "kv/put", &body).expect("an answer")["header"].is_object()
-    };
-    assert!((0..100).any(|number| !fill(number)), "it is never full");
+    etcd.fill();
     let error = other.claim("y", "b", LONG).unwrap_err();
     assert!(matches!(&error, Error::Refused(text) if text.contains("space")), "{error}");
     assert!(matches!(one.release(&lease).unwrap(), ReleaseResult::Released { .. }));
     assert_eq!((other.inspect("x").unwrap(), other.token("x").unwrap()), (None, Some(1)));
 
-    // There is space again.
-    let all = json!({ "key": base64(b"fill"), "range_end": base64(b"fill~") });
-    let deleted = etcd.call(0, "kv/deleterange", &all).unwrap();
-    let revision = deleted["header"]["revision"].clone();
-    let compact = json!({ "revision": revision, "physical": true });
-    assert!(etcd.call(0, "kv/compaction", &compact).unwrap()["header"].is_object());
-    assert!(etcd.call(0, "maintenance/defragment", &json!({})).is_some());
-    let member = deleted["header"]["member_id"].clone();
-    let disarm = json!({ "action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": member });
-    assert!(etcd.call(0, "maintenance/alarm", &disarm).unwrap()["alarms"].is_array());
+    etcd.make_room();
     assert_eq!(acquired(other.claim("x", "b", LONG)).token, 2);
     assert_eq!(other.list().unwrap()[0].token, 2);
 }
 
 /// Two clusters play two members that have diverged: to a client they look alike.
+/// The names that a holder is told about.
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Listener for Heard {
+    fn changed(&self, name: Option<&str>, _: Option<i64>) {
+        self.0.lock().unwrap().push(name.unwrap_or("any").to_owned());
+    }
+}
+
+/// Every grant was once told to every process with a hold: with a hundred of them, claims of other
+/// names took twice as long.
+#[test]
+fn a_holder_is_told_about_its_own_names_only() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let (holder, other) = (open(&etcd.url("")), open(&etcd.url("")));
+    let engine = holder.engine();
+    let heard = Arc::new(Heard::default());
+    let listener: Arc<dyn Listener> = heard.clone();
+    engine.listen(Changes::Tokens, Arc::downgrade(&listener));
+    let follow = |name: &str| {
+        acquired(holder.claim(name, "a", LONG));
+        let version = engine.load(&[name]).unwrap().rows[0].version;
+        engine.follow(name, version);
+    };
+    let told = |names: &[&str]| {
+        eventually("the last of them is told", || {
+            heard.0.lock().unwrap().last().map(String::as_str) == names.last().copied()
+        });
+        assert_eq!(*heard.0.lock().unwrap(), names);
+    };
+    follow("mine");
+    let sent = etcd.events();
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let other = &other;
+            scope.spawn(move || {
+                for number in 0..125 {
+                    acquired(other.claim(&format!("{thread} {number}"), "b", LONG));
+                }
+            });
+        }
+    });
+    let _ = other.break_lease("mine").unwrap();
+    told(&["mine"]);
+    assert_eq!(etcd.events() - sent, 1, "of 1,001 changes");
+
+    // A name is followed later, and another one no longer.
+    follow("mine, too");
+    engine.unfollow("mine");
+    acquired(other.claim("mine", "b", LONG));
+    let _ = other.break_lease("mine, too").unwrap();
+    told(&["mine", "mine, too"]);
+
+    // etcd has forgotten what happened since the claim, so it may have been anything.
+    let version = engine.load(&["mine"]).unwrap().rows[0].version;
+    acquired(other.claim("later", "b", LONG));
+    let revision = engine.load(&["later"]).unwrap().rows[0].version;
+    let compact = json!({ "revision": revision });
+    assert!(etcd.call(0, "kv/compaction", &compact).unwrap()["header"].is_object());
+    engine.follow("mine", version - 1);
+    told(&["mine", "mine, too", "mine"]);
+}
+
 #[test]
 fn members_with_different_data_are_named() {
     if !is_installed() {

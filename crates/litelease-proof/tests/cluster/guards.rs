@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
 
-use litelease_cluster::{Cluster, Error, Guard, LeaseInfo, MemoryEngine};
+use litelease_cluster::{Cluster, Error, Guard, Lease, MemoryEngine};
 use litelease_proof::command::{Desk, ended, told};
 use litelease_proof::postgres::{Pooler, Postgres, Session, is_installed};
 use litelease_proof::rig::eventually;
@@ -150,7 +150,7 @@ const PARTITION_FORMS: &[(&str, &str, ByColumn)] = &[
 ];
 
 /// A schema of leases whose newest token of `writer` is 2 and of `other` is 5.
-fn two_grants(server: &Postgres, schema: &str) -> (Cluster, LeaseInfo) {
+fn two_grants(server: &Postgres, schema: &str) -> (Cluster, Lease) {
     let cluster = Cluster::open(&server.url(schema)).unwrap();
     cluster.bootstrap().unwrap();
     let first = cluster.claim("writer", "a", LONG).unwrap().acquired().unwrap();
@@ -986,7 +986,7 @@ fn the_command_guards_tables_in_postgres_and_refuses_on_etcd() {
     let (_, told, error) = ask(&url, "doctor");
     assert!(told.contains("shell.orders was guarded by \"order-writer\""), "{told} {error}");
     let (code, told, _) = ask(&url, "unguard shell.orders");
-    assert_eq!((code, told.as_str()), (0, "shell.orders: 1 taken off\n"));
+    assert_eq!((code, told.as_str()), (0, "shell.orders: 1 removed\n"));
     let (code, ..) = ask(&url, "unguard shell.orders");
     assert_eq!(code, 1);
     let (code, _, error) = ask(&url, "guard shell.none order-writer");

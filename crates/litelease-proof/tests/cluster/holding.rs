@@ -97,7 +97,7 @@ fn a_break_is_told_to_the_holder_at_once() {
 fn wait_for_renewals(held: &[Held], ttl: Duration) {
     let from = System.wall_ms() + ttl.as_millis() as i64;
     let start = Instant::now();
-    while held.iter().any(|held| held.lease().lease_expires_at_ms < from) {
+    while held.iter().any(|held| held.lease().expires_at_ms < from) {
         held.iter().for_each(|held| held.check().unwrap());
         assert!(start.elapsed() < LONG);
         thread::sleep(Duration::from_millis(50));

@@ -8,6 +8,7 @@ mod guards;
 mod holding;
 mod interleavings;
 mod kept;
+mod lost_answers;
 mod moving;
 mod pooler;
 mod postgres;

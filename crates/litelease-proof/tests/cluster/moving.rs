@@ -4,7 +4,7 @@
 use std::process::Stdio;
 
 use libc::SIGKILL;
-use litelease::{ClaimResult, Error, LeaseInfo, Litelease, RenewResult};
+use litelease::{ClaimResult, Error, Lease, Litelease, RenewResult};
 use litelease_cluster::Cluster;
 use litelease_proof::command::{Desk, Run, told};
 use litelease_proof::etcd::{self, Etcd};
@@ -20,7 +20,7 @@ fn start(desk: &Desk, url: &str, words: &[&str]) -> Run {
 }
 
 #[track_caller]
-fn granted(cluster: &Cluster, name: &str) -> LeaseInfo {
+fn granted(cluster: &Cluster, name: &str) -> Lease {
     cluster.claim(name, "there", LONG).unwrap().acquired().expect("nobody has it there")
 }
 
@@ -40,7 +40,7 @@ fn grants_nothing(db: &Litelease) {
     }
 }
 
-fn is_kept(db: &Litelease, lease: &LeaseInfo) -> bool {
+fn is_kept(db: &Litelease, lease: &Lease) -> bool {
     matches!(db.renew(lease, LONG).unwrap(), RenewResult::Renewed(_))
 }
 
@@ -195,9 +195,20 @@ fn what_cannot_be_moved_is_refused_with_what_to_do_and_nothing_is_changed() {
     db.guard("orders", "x", &litelease::Guard::by_connection()).unwrap();
     refused(&[], "litelease unguard orders");
     db.unguard("orders", None).unwrap();
+    // It may also come while the file is about to be retired.
+    let above = etcd.url("guarded-late");
+    db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
+    let run = start(&desk, &above, &[]);
+    eventually("the first step", || floor(&Cluster::open(&above).unwrap()) > 0);
+    db.guard("orders", "x", &litelease::Guard::by_connection()).unwrap();
+    db.conn().execute_batch("COMMIT").unwrap();
+    let (code, errors) = run.end();
+    assert!(code == 69 && errors.contains("litelease unguard orders"), "{code}: {errors}");
+    assert_eq!(db.retirement().unwrap(), None);
+    db.unguard("orders", None).unwrap();
 
     assert!(matches!(
-        db.checkpoint("x", lease.token, "7").unwrap(),
+        db.checkpoint(("x", lease.token), "7").unwrap(),
         litelease::CheckpointResult::Stored
     ));
     refused(&[], "1 checkpoints");
@@ -241,7 +252,12 @@ fn a_run_in_the_file_goes_on_while_the_file_is_moved_and_its_successor_is_refuse
     let waits = desk.start(&["x"], "true");
     let moving = start(&desk, &url, &[]);
     eventually("the second step", || db.retirement().unwrap().is_some());
-    let end_ms = || db.inspect("x").unwrap().unwrap().lease_expires_at_ms;
+    // It was once said that nothing was moved.
+    let (code, _, errors) = told(&desk.run(&["move", "--to", &url, "--break"]));
+    assert!(code == 69 && errors.contains("which still runs"), "{code}: {errors}");
+    assert!(errors.contains("grants nothing any more"), "{errors}");
+    assert!(!errors.contains("nothing was moved"), "{errors}");
+    let end_ms = || db.inspect("x").unwrap().unwrap().expires_at_ms;
     let before_ms = end_ms();
     eventually("a renewal", || end_ms() > before_ms);
     std::fs::write(desk.folder.path().join("go"), "").unwrap();

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use litelease_cluster::{ClaimResult, Cluster, LeaseInfo};
-use litelease_engine::{Change, Stored};
+use litelease_cluster::engine::{Change, Stored};
+use litelease_cluster::{ClaimResult, Cluster, Lease};
 use litelease_proof::postgres::{Pooler, Postgres, is_installed};
 use litelease_proof::rig::eventually;
 
 const LONG: Duration = Duration::from_secs(60);
 
 #[track_caller]
-fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> LeaseInfo {
+fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> Lease {
     claimed.unwrap().acquired().expect("nobody has it")
 }
 

@@ -4,8 +4,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_cluster::{ClaimResult, Cluster, Error, LeaseInfo, Options, Reason, RenewResult};
-use litelease_engine::{Change, Stored, StoredRow};
+use litelease_cluster::engine::{Change, Stored, StoredRow};
+use litelease_cluster::{ClaimResult, Cluster, Error, Lease, Options, Reason, RenewResult};
 use litelease_proof::believers::faketime;
 use litelease_proof::postgres::{Postgres, is_installed};
 use litelease_proof::proxy::Proxy;
@@ -24,7 +24,7 @@ fn ready(url: &str) -> Cluster {
 }
 
 #[track_caller]
-fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> LeaseInfo {
+fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> Lease {
     claimed.unwrap().acquired().expect("nobody has it")
 }
 
@@ -63,7 +63,7 @@ fn a_failover_that_loses_grants_brings_no_token_back_and_leases_get_their_ttl_ag
     let left = client.inspect("kept").unwrap().expect("its lease is live");
     assert_eq!(left.token, kept.token);
     assert!(matches!(client.renew(&kept, ttl).unwrap(), RenewResult::Renewed(_)));
-    let late = LeaseInfo { name: "lost".into(), owner: "b".into(), token: newest, ..kept };
+    let late = Lease { name: "lost".into(), owner: "b".into(), token: newest, ..kept };
     assert!(matches!(client.renew(&late, ttl).unwrap(), RenewResult::Rejected { .. }));
 }
 
@@ -169,7 +169,7 @@ fn a_first_grant_that_was_decided_before_a_purge_is_not_stored() {
     assert!(cluster.release(&lease).is_ok());
     thread::sleep(Duration::from_millis(5));
     assert_eq!(cluster.purge(i64::MAX).unwrap(), 1);
-    let row = StoredRow { token: 1, tenure: None, at_ms: 1, attempt: 1 };
+    let row = StoredRow { token: 1, tenure: None, at_ms: 1, attempt: 1, ended: 0 };
     let change = Change { rows: vec![("x".into(), row)], ..Change::default() };
     assert_eq!(engine.store(&seen, &change), Ok(Stored::Conflict));
 
@@ -250,7 +250,7 @@ fn a_renewal_lasts_its_whole_ttl_when_the_servers_clock_was_set_forward() {
         };
         assert!(server.sql(left).parse::<i64>().unwrap() > 800, "{clock}");
         let stored = server.sql("SELECT lease_expires_at_ms FROM set.resources");
-        assert_eq!(stored, lease.lease_expires_at_ms.to_string());
+        assert_eq!(stored, lease.expires_at_ms.to_string());
     }
 }
 

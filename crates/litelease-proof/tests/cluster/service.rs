@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use litelease_cluster::engine::Stored;
 use litelease_cluster::{BreakResult, Cluster, MemoryEngine, TransferResult};
-use litelease_engine::Stored;
 use litelease_proof::careless::Bug;
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::http_player::HttpPlayer;
@@ -446,7 +446,7 @@ fn what_other_servers_cannot_reach_is_refused_with_what_to_say() {
     assert!(refused(&everywhere).contains("add --advertise HOST:PORT"));
     for wrong in ["host", ":1", "a b:1", "host:0", "http://host:1"] {
         let said = refused(&[&everywhere[..], &["--advertise", wrong]].concat());
-        assert!(said.contains("say HOST:PORT"), "{said}");
+        assert!(said.contains("write HOST:PORT"), "{said}");
     }
     let said = refused(&["--listen", "127.0.0.1:0", "--restore-fence"]);
     assert!(said.contains("litelease restore-fence --db"), "{said}");

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use litelease_cluster::Cluster;
-use litelease_engine::Stored;
+use litelease_cluster::engine::Stored;
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::proxy::Proxy;

@@ -64,7 +64,7 @@ DECLARE
 BEGIN
   DELETE FROM small.resources;
   UPDATE small.meta m SET floor = $5;
-  IF has_row THEN INSERT INTO small.resources VALUES ('x', $3, $2, $4, 1, 1, 1); END IF;
+  IF has_row THEN INSERT INTO small.resources VALUES ('x', $3, $2, $4, 1, 1, 1, 0); END IF;
   BEGIN
     EXECUTE 'SELECT small.' || call INTO answer;
   EXCEPTION WHEN OTHERS THEN
@@ -327,7 +327,7 @@ fn a_fresh_name_is_granted_once_however_transactions_meet() {
         one.sql("BEGIN; SELECT floor FROM fresh.meta FOR SHARE");
         one.sql(&format!(
             "INSERT INTO fresh.resources SELECT '{name}', 'a', {}, r.lease_expires_at_ms,
-            r.created_at_ms, r.updated_at_ms, 7 FROM fresh.resources r WHERE r.name = 'x'",
+            r.created_at_ms, r.updated_at_ms, 7, 0 FROM fresh.resources r WHERE r.name = 'x'",
             1_i64 << 32
         ));
         two.send(&format!("SELECT fresh.{verb}('{name}', 'b', 60000)"));
@@ -336,6 +336,52 @@ fn a_fresh_name_is_granted_once_however_transactions_meet() {
         assert_eq!(two.answer().unwrap(), "", "{verb}");
         let owner = format!("SELECT owner FROM fresh.resources WHERE name = '{name}'");
         assert_eq!(two.sql(&owner), "a", "{verb}");
+    }
+}
+
+/// Both held the mark together, and then each waited for the other one to change it.
+#[test]
+fn two_claims_of_tokens_in_the_next_epoch_take_turns() {
+    if !is_installed() {
+        return;
+    }
+    let server = Postgres::shared();
+    let _ = ready(&server, "epochs_meet");
+    let (mut one, mut two) = (server.session("postgres"), server.session("postgres"));
+    let mut rows = server.session("postgres");
+    let names = "SELECT epochs_meet.claim('x', 'a', 1, 1), epochs_meet.claim('y', 'a', 1, 1)";
+    assert_eq!(rows.sql(names), "1|1");
+    // Both claims have read the floor, and neither has its row.
+    rows.sql("BEGIN; SELECT FROM epochs_meet.resources FOR UPDATE");
+    for (session, name) in [(&mut one, "x"), (&mut two, "y")] {
+        let pid = session.pid();
+        let above = 1_i64 << 32;
+        session.send(&format!("SELECT epochs_meet.claim('{name}', 'b', 60000, NULL, {above})"));
+        waits(&server, &pid);
+    }
+    rows.sql("COMMIT");
+    let granted = ((1_i64 << 32) + 1).to_string();
+    assert_eq!((one.answer(), two.answer()), (Ok(granted.clone()), Ok(granted)));
+}
+
+/// An `ensure` that found no row answered that the name was busy, for the lease of its own owner
+/// that was committed meanwhile.
+#[test]
+fn two_ensures_of_one_owner_for_a_fresh_name_have_one_lease() {
+    if !is_installed() {
+        return;
+    }
+    let server = Postgres::shared();
+    let _ = ready(&server, "ensured");
+    let (mut one, mut two) = (server.session("postgres"), server.session("postgres"));
+    let pid = two.pid();
+    for (owner, second) in [("a", "1"), ("b", "")] {
+        one.sql("BEGIN");
+        assert_eq!(one.sql(&format!("SELECT ensured.ensure('{owner}', 'a', 60000)")), "1");
+        two.send(&format!("SELECT ensured.ensure('{owner}', '{owner}', 60000)"));
+        waits(&server, &pid);
+        one.sql("COMMIT");
+        assert_eq!(two.answer().unwrap(), second, "{owner}");
     }
 }
 

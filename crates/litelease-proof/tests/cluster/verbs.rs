@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
+use litelease_cluster::engine::{Change, Loaded, LoadedRow, RowChange, Stored};
 use litelease_cluster::{
-    ClaimResult, Cluster, Engine, EngineFacts, Error, Host, LeaseInfo, MemoryEngine, Options,
+    ClaimResult, Cluster, Engine, EngineFacts, Error, GrantRef, Host, Lease, MemoryEngine, Options,
     Reason, ReleaseResult, RenewResult, Result, Status, TransferResult,
 };
-use litelease_engine::{Change, Loaded, LoadedRow, RowChange, Stored};
 
 /// A machine whose clocks a test steps.
 #[derive(Default)]
@@ -59,12 +59,12 @@ fn client(engine: &MemoryEngine, machine: &Arc<Machine>) -> Cluster {
 }
 
 #[track_caller]
-fn acquired(claimed: Result<ClaimResult>) -> LeaseInfo {
+fn acquired(claimed: Result<ClaimResult>) -> Lease {
     claimed.unwrap().acquired().expect("nobody has it")
 }
 
 #[track_caller]
-fn busy(claimed: Result<ClaimResult>) -> LeaseInfo {
+fn busy(claimed: Result<ClaimResult>) -> Lease {
     match claimed.unwrap() {
         ClaimResult::Busy(lease) => lease,
         acquired => panic!("{acquired:?}"),
@@ -351,16 +351,16 @@ fn each_verb_makes_as_few_requests_as_it_can() {
         verb();
         slow.calls.load(Ordering::Relaxed)
     };
-    let lease = LeaseInfo { name: "x".into(), owner: "a".into(), token: 1, lease_expires_at_ms: 0 };
+    let lease = GrantRef { name: "x", token: 1, owner: Some("a") };
     assert_eq!(requests(&|| drop(acquired(cluster.claim("x", "a", TTL)))), 2);
     assert_eq!(requests(&|| drop(busy(cluster.claim("x", "b", TTL)))), 1);
     assert_eq!(requests(&|| drop(cluster.inspect("x").unwrap())), 1);
-    assert_eq!(requests(&|| drop(cluster.renew(&lease, TTL).unwrap())), 1);
+    assert_eq!(requests(&|| drop(cluster.renew(lease, TTL).unwrap())), 1);
     // Another handle does not know the row, and afterwards this one does not either.
     let other = slow_client(&slow);
-    assert_eq!(requests(&|| drop(other.renew(&lease, TTL).unwrap())), 2);
-    assert_eq!(requests(&|| drop(cluster.renew(&lease, TTL).unwrap())), 3);
-    assert_eq!(requests(&|| drop(cluster.release(&lease).unwrap())), 1);
+    assert_eq!(requests(&|| drop(other.renew(lease, TTL).unwrap())), 2);
+    assert_eq!(requests(&|| drop(cluster.renew(lease, TTL).unwrap())), 3);
+    assert_eq!(requests(&|| drop(cluster.release(lease).unwrap())), 1);
 }
 
 /// A handle renews a row that it wrote last without loading it, so it guesses the engine's clock.
@@ -389,13 +389,13 @@ fn a_renewal_lasts_its_whole_ttl_by_the_engines_clock_also_when_that_was_set() {
             let row = row();
             let tenure = row.tenure.unwrap();
             assert!(tenure.until_ms >= least, "{set_ms}, {verb}: {} {least}", tenure.until_ms);
-            assert_eq!(lease.lease_expires_at_ms, tenure.until_ms, "{set_ms}, {verb}");
+            assert_eq!(lease.expires_at_ms, tenure.until_ms, "{set_ms}, {verb}");
             assert!(row.at_ms >= NOW + 10 + set_ms, "{set_ms}, {verb}");
         }
         assert_eq!(slow.calls.load(Ordering::Relaxed), 3, "{set_ms}: one request each");
         // From now on the handle goes by the clock that it was told, also where that was set back.
         least = NOW + 10 + set_ms;
-        assert!((least + 1_000..=least + 1_010).contains(&lease.lease_expires_at_ms), "{set_ms}");
+        assert!((least + 1_000..=least + 1_010).contains(&lease.expires_at_ms), "{set_ms}");
     }
 }
 

@@ -104,7 +104,7 @@ fn progress_outside_a_run_needs_to_be_told_of_what() {
     let desk = Desk::new();
     let (code, _, errors) = told(&desk.run(&["progress"]));
     assert_eq!(code, 64);
-    assert!(errors.contains("which name?"), "{errors}");
+    assert!(errors.contains("the name is missing"), "{errors}");
     let lease = acquired(desk.db().claim("x", "a", LONG));
     let token = lease.token.to_string();
     let noted = told(&desk.run(&["progress", "x", "--token", &token]));
@@ -126,7 +126,7 @@ fn a_command_is_ended_when_its_time_is_up() {
     assert!(start.elapsed() >= Duration::from_secs(3), "renewed before: {:?}", start.elapsed());
     assert_eq!(holder(&desk.db()), None);
     let refused = told(&desk.run(&["run", "--max-time", "2s", "x", "--", "true"]));
-    assert!(refused.0 == 64 && refused.2.contains("leaves no room"), "{refused:?}");
+    assert!(refused.0 == 64 && refused.2.contains("is too short"), "{refused:?}");
     // The time is less than a tenth of the ttl.
     let options = ["--ttl", "60s", "--kill-grace", "100ms", "--max-time", "5s", "x"];
     assert_eq!(desk.start(&options, "true").end(), (0, String::new()));
@@ -249,7 +249,7 @@ fn when_the_wrapper_is_killed_its_group_dies_and_only_what_left_the_group_lives_
     kill(pids[2], SIGKILL);
     // Nobody has released it; a waiter gets it because nobody of the group is left.
     let db = desk.db();
-    let expiry = db.at(0).inspect("x").unwrap().unwrap().lease_expires_at_ms;
+    let expiry = db.at(0).inspect("x").unwrap().unwrap().expires_at_ms;
     let next = db.claim_wait("x", "b", LONG, Duration::from_secs(60)).unwrap();
     assert_eq!(next.acquired().map(|lease| lease.token), Some(2));
     assert!(now_ms() < expiry);
@@ -343,7 +343,7 @@ fn a_file_locked_for_longer_than_the_ttl_ends_the_command_before_the_lease_does(
     });
     let pid = std::process::id();
     assert!(errors.contains(&format!("blocked by a writer: pid {pid}")), "{errors}");
-    let expiry = tx.unwrap().at(0).inspect("x").unwrap().unwrap().lease_expires_at_ms;
+    let expiry = tx.unwrap().at(0).inspect("x").unwrap().unwrap().expires_at_ms;
     let last = last_alive_ms(&desk);
     assert!(last < expiry, "alive {} ms after its lease", last - expiry);
 }

@@ -209,7 +209,7 @@ fn whoever_waits_at_a_terminal_for_a_writer_is_told_which() {
 }
 
 fn host() -> String {
-    litelease::Identity::new(litelease_keeper::HolderKind::Hold).host
+    litelease::Identity::new(litelease_hold::HolderKind::Hold).host
 }
 
 #[test]

@@ -366,7 +366,7 @@ fn the_verbs_of_a_queue_answer_in_json() {
     assert_eq!(answer(&desk, &["redrive", "q", "1"]), (0, json!({ "redriven": 1 })));
     let (_, item) = answer(&desk, &["receive", "q"]);
     answer(&desk, &["bury", item["receipt"].as_str().unwrap()]);
-    assert_eq!(told(&desk.run(&["queue", "discard", "q"])).0, 64, "nobody is there to ask");
+    assert_eq!(told(&desk.run(&["queue", "discard", "q"])).0, 64, "there is no terminal");
     assert_eq!(answer(&desk, &["discard", "q", "--yes"]), (0, json!({ "discarded": 1 })));
     answer(&desk, &["send", "q", "b", "--delay", "1h"]);
     let id = answer(&desk, &["list", "q"]).1[0]["id"].to_string();

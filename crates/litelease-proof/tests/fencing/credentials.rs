@@ -14,7 +14,7 @@ use litelease::credentials::{
     Claims, DEFAULT_MAX_TTL, Error, IssueResult, Issued, Issuer, KeyError, KeySet, Keys, Refused,
     Verifier,
 };
-use litelease::{Gate, LeaseInfo, Leases, Litelease, Reason};
+use litelease::{Gate, Lease, Leases, Litelease, Reason};
 use litelease_proof::rig::{LONG, acquired, tell};
 use ring::signature::Ed25519KeyPair;
 use serde_json::{Value, json};
@@ -45,11 +45,11 @@ impl Rig {
         Verifier::new(self.issuer.keys().unwrap(), &self.db.issuer().unwrap(), "storage").unwrap()
     }
 
-    fn claim(&self, name: &str, owner: &str) -> LeaseInfo {
+    fn claim(&self, name: &str, owner: &str) -> Lease {
         acquired(self.db.claim(name, owner, LONG))
     }
 
-    fn issue(&self, lease: &LeaseInfo) -> Issued {
+    fn issue(&self, lease: &Lease) -> Issued {
         issued(self.issuer.issue(&self.db, lease, "storage", MINUTE))
     }
 
@@ -283,7 +283,7 @@ fn a_credential_never_outlives_its_lease_nor_the_longest_time_of_its_issuer() {
         let ttl = Duration::from_millis(ttl_ms);
         let issued = issued(rig.issuer.issue(&at, &lease, "storage", ttl));
         let most_ms = now_ms + i64::try_from(ttl_ms).unwrap().min(300_000);
-        let end_ms = most_ms.min(lease.lease_expires_at_ms);
+        let end_ms = most_ms.min(lease.expires_at_ms);
         assert_eq!(issued.expires_at_ms, end_ms / 1000 * 1000, "{name}");
         let verifier = verifier(rig.issuer.keys().unwrap());
         let verify = |now_ms| verifier.verify_at(&issued.credential, now_ms);
@@ -303,7 +303,7 @@ fn a_credential_never_outlives_its_lease_nor_the_longest_time_of_its_issuer() {
 #[test]
 fn only_a_live_grant_gets_a_credential_and_never_inside_a_transaction() {
     let mut rig = Rig::new();
-    let at = |rig: &Rig, now_ms: i64, lease: &LeaseInfo| {
+    let at = |rig: &Rig, now_ms: i64, lease: &Lease| {
         rig.issuer.issue(&rig.db.at(now_ms), lease, "storage", MINUTE).unwrap()
     };
     let lease = acquired(rig.db.at(10_000).claim("x", "a", Duration::from_millis(10_400)));
@@ -314,11 +314,11 @@ fn only_a_live_grant_gets_a_credential_and_never_inside_a_transaction() {
     let next = acquired(rig.db.at(20_400).claim("x", "b", Duration::from_secs(10)));
     assert_eq!(at(&rig, 20_400, &lease), rejected(Reason::HeldBy));
     assert!(at(&rig, 20_400, &next).issued().is_some());
-    let same_owner = LeaseInfo { owner: "b".into(), ..lease.clone() };
+    let same_owner = Lease { owner: "b".into(), ..lease.clone() };
     assert_eq!(at(&rig, 20_400, &same_owner), rejected(Reason::Superseded { by: 2 }));
-    let ahead = LeaseInfo { token: 9, ..next.clone() };
+    let ahead = Lease { token: 9, ..next.clone() };
     assert_eq!(at(&rig, 20_400, &ahead), rejected(Reason::UnknownToken));
-    let unknown = LeaseInfo { name: "y".into(), ..next.clone() };
+    let unknown = Lease { name: "y".into(), ..next.clone() };
     assert_eq!(at(&rig, 20_400, &unknown), rejected(Reason::NeverClaimed));
 
     let short = rig.issuer.issue(&rig.db.at(20_400), &next, "storage", Duration::from_millis(500));

@@ -16,15 +16,18 @@ use litelease_proof::rig::{
 #[test]
 fn a_checkpoint_wants_the_newest_token_exactly() {
     let db = memory();
-    assert_eq!(db.checkpoint("import", 1, "x").unwrap(), CheckpointResult::Stale { newest: None });
+    assert_eq!(
+        db.checkpoint(("import", 1), "x").unwrap(),
+        CheckpointResult::Stale { newest: None }
+    );
     let first = acquired(db.claim("import", "a", LONG));
     let second = db.transfer(&first, "b", LONG).unwrap().transferred().unwrap();
     for token in [first.token, second.token + 1, 0, -2, i64::MIN, i64::MAX] {
-        let refused = db.checkpoint("import", token, "x").unwrap();
+        let refused = db.checkpoint(("import", token), "x").unwrap();
         assert_eq!(refused, CheckpointResult::Stale { newest: Some(2) }, "{token}");
     }
     assert_eq!(db.last_checkpoint("import").unwrap(), None);
-    assert_eq!(db.checkpoint("import", 2, "x").unwrap(), CheckpointResult::Stored);
+    assert_eq!(db.checkpoint(("import", 2), "x").unwrap(), CheckpointResult::Stored);
 }
 
 #[test]
@@ -42,7 +45,7 @@ fn a_checkpoint_keeps_any_value_as_it_is() {
         Value::Text("x".repeat(1 << 20)),
     ] {
         assert_eq!(
-            db.checkpoint("import", lease.token, value.clone()).unwrap(),
+            db.checkpoint(("import", lease.token), value.clone()).unwrap(),
             CheckpointResult::Stored
         );
         let last = db.last_checkpoint("import").unwrap().unwrap();
@@ -54,7 +57,7 @@ fn a_checkpoint_keeps_any_value_as_it_is() {
 fn a_checkpoint_outlives_its_lease_and_tells_the_generation_it_was_made_under() {
     let db = memory();
     let first = acquired(db.at(100).claim("import", "a", LONG));
-    assert_eq!(db.checkpoint("import", first.token, "page 3").unwrap(), CheckpointResult::Stored);
+    assert_eq!(db.checkpoint(("import", first.token), "page 3").unwrap(), CheckpointResult::Stored);
     let second = acquired(db.claim("import", "b", LONG));
     let last = db.last_checkpoint("import").unwrap().unwrap();
     assert_eq!((last.token, last.value), (first.token, Value::Text("page 3".into())));
@@ -62,10 +65,13 @@ fn a_checkpoint_outlives_its_lease_and_tells_the_generation_it_was_made_under() 
     let _ = db.release(&second).unwrap();
     // A lease that was only released may still tell how far it has come, until somebody else has
     // the name.
-    assert_eq!(db.checkpoint("import", second.token, "page 4").unwrap(), CheckpointResult::Stored);
+    assert_eq!(
+        db.checkpoint(("import", second.token), "page 4").unwrap(),
+        CheckpointResult::Stored
+    );
     assert_eq!(db.purge(i64::MAX).unwrap(), 1);
     assert_eq!(
-        db.checkpoint("import", second.token, "page 5").unwrap(),
+        db.checkpoint(("import", second.token), "page 5").unwrap(),
         CheckpointResult::Stale { newest: None }
     );
     assert_eq!(db.last_checkpoint("import").unwrap().unwrap().value, Value::Text("page 4".into()));
@@ -78,10 +84,10 @@ fn a_checkpoint_joins_the_transaction_of_its_caller_and_leaves_the_rest_alone() 
     let lease = acquired(db.claim("import", "a", LONG));
     let rowid = db.conn().last_insert_rowid();
     let tx = db.transaction().unwrap();
-    assert_eq!(tx.checkpoint("import", lease.token, 7).unwrap(), CheckpointResult::Stored);
+    assert_eq!(tx.checkpoint(("import", lease.token), 7).unwrap(), CheckpointResult::Stored);
     tx.rollback().unwrap();
     assert_eq!(db.last_checkpoint("import").unwrap(), None);
-    assert_eq!(db.checkpoint("import", lease.token, 7).unwrap(), CheckpointResult::Stored);
+    assert_eq!(db.checkpoint(("import", lease.token), 7).unwrap(), CheckpointResult::Stored);
     assert_eq!(db.conn().last_insert_rowid(), rowid);
     assert!(db.conn().is_autocommit());
 }
@@ -97,7 +103,7 @@ fn tables_that_are_not_ours_are_refused_by_name() {
         )
         .unwrap();
     for (refused, table) in [
-        (db.checkpoint("import", lease.token, 7).map(drop), "litelease_checkpoints"),
+        (db.checkpoint(("import", lease.token), 7).map(drop), "litelease_checkpoints"),
         (db.last_checkpoint("import").map(drop), "litelease_checkpoints"),
         (db.admit("import", 7).map(drop), "litelease_gates"),
     ] {
@@ -108,9 +114,9 @@ fn tables_that_are_not_ours_are_refused_by_name() {
         );
     }
     let bare = Litelease::from_connection(Connection::open_in_memory().unwrap());
-    assert!(matches!(bare.checkpoint("x", 1, 7), Err(Error::NotBootstrapped)));
+    assert!(matches!(bare.checkpoint(("x", 1), 7), Err(Error::NotBootstrapped)));
     assert!(matches!(bare.last_checkpoint("x"), Err(Error::NotBootstrapped)));
-    assert!(matches!(bare.present("x", 1), Err(Error::NotBootstrapped)));
+    assert!(matches!(bare.present(("x", 1)), Err(Error::NotBootstrapped)));
     assert!(matches!(bare.guard("x", "y", &Guard::by_connection()), Err(Error::NotBootstrapped)));
 }
 
@@ -220,7 +226,7 @@ fn two_copies_of_the_code_on_one_connection_know_the_same_presentations() {
         if extension_first {
             load_extension(db.conn(), &path);
         }
-        assert!(db.present("writer", lease.token).unwrap());
+        assert!(db.present(("writer", lease.token)).unwrap());
         if !extension_first {
             load_extension(db.conn(), &path);
         }
@@ -230,7 +236,7 @@ fn two_copies_of_the_code_on_one_connection_know_the_same_presentations() {
         db.conn().execute("INSERT INTO orders VALUES (1)", []).unwrap();
         assert_eq!(ask("SELECT litelease_present('writer', 2)"), Some(0));
         assert!(is_stale(&db.conn().execute("INSERT INTO orders VALUES (2)", []).unwrap_err()));
-        assert!(db.present("writer", lease.token).unwrap());
+        assert!(db.present(("writer", lease.token)).unwrap());
         db.conn().execute("INSERT INTO orders VALUES (3)", []).unwrap();
         functions::register(db.conn()).unwrap();
         assert_eq!(ask("SELECT litelease_presented('writer')"), Some(1));

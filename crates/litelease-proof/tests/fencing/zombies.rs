@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use litelease::rusqlite::ErrorCode;
-use litelease::{CheckpointResult, ClaimResult, Error, Guard, LeaseInfo, Litelease, ReleaseResult};
+use litelease::{CheckpointResult, ClaimResult, Error, Guard, Lease, Litelease, ReleaseResult};
 use litelease_proof::rig::{Dice, LONG, TestFolder, tell, worker};
 
 /// What happened in all rounds.
@@ -98,16 +98,16 @@ fn round(place: &TestFolder, db: &Litelease, dice: &mut Dice, tally: &mut Tally)
 }
 
 /// Writes everywhere under the new grant. A stopped reader may still be in the way of a commit.
-fn take_over(db: &Litelease, lease: &LeaseInfo, zombie: &Zombie) {
+fn take_over(db: &Litelease, lease: &Lease, zombie: &Zombie) {
     let token = lease.token;
     let insert = |sql: &str| db.conn().execute(sql, [token]).map(drop).map_err(Error::from);
     let writes: [&dyn Fn() -> litelease::Result<()>; 5] = [
-        &|| db.present("writer", token).map(|is_newest| assert!(is_newest)),
+        &|| db.present(("writer", token)).map(|is_newest| assert!(is_newest)),
         &|| insert("INSERT INTO orders VALUES (?1)"),
         &|| insert("INSERT INTO ledger VALUES (?1, ?1)"),
         &|| insert("INSERT INTO diary VALUES (?1)"),
         &|| {
-            let stored = db.checkpoint("writer", token, token)?;
+            let stored = db.checkpoint(("writer", token), token)?;
             assert_eq!(stored, CheckpointResult::Stored);
             Ok(())
         },

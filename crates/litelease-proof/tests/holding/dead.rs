@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP};
 use litelease::{ClaimResult, HoldOptions, Identity, Litelease, Liveness};
-use litelease_keeper::{HolderKind, PidScope};
+use litelease_hold::{HolderKind, PidScope};
 use litelease_proof::command::{Desk, Run, is_gone, is_running, kill, stays, told};
 use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, eventually, tell, worker};
 
@@ -156,7 +156,6 @@ fn only_a_text_that_names_a_holder_of_this_very_place_lets_it_be_found_dead() {
         ("a group that is there", as_kind(HolderKind::Run { group: own_group() })),
         ("every group", as_kind(HolderKind::Run { group: 1 })),
         ("the group of whoever asks", as_kind(HolderKind::Run { group: 0 })),
-        ("an earlier format", Identity { holder: None, ..dead.clone() }),
         ("a system that tells nothing", Identity { holder: None, start: None, ..dead.clone() }),
         ("no process", Identity { pid: 0, ..dead.clone() }),
         ("no number of a process", Identity { pid: u32::MAX, ..dead.clone() }),

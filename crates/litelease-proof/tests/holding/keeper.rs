@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use litelease_keeper::{
-    Asked, Clock, Due, Grant, Handed, Hold, Keeper, Kept, Loss, Renewal, Rows, Seen, Window,
+use litelease_hold::{
+    Asked, Clock, Due, Handed, HeldGrant, Hold, Keeper, Kept, Loss, Renewal, Rows, Seen, Window,
 };
 
 /// A ttl of 9 s: renewed after 3 s at the latest, trusted for 8.1 s.
@@ -69,18 +69,18 @@ impl Rows for Told {
         due.iter().map(|_| answer.clone().map_or(Ok(renewal), Err)).collect()
     }
 
-    fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
+    fn release(&mut self, grant: &HeldGrant) -> Result<(), Loss> {
         self.calls.lock().unwrap().push(format!("release {}", grant.name));
         self.answer.lock().unwrap().clone().map_or(Ok(()), Err)
     }
 
-    fn look(&mut self, grant: &Grant) -> Seen {
+    fn look(&mut self, grant: &HeldGrant) -> Seen {
         self.calls.lock().unwrap().push(format!("look at {}", grant.name));
         let asked = self.asked.lock().unwrap().clone();
         Seen { is_current: !*self.superseded.lock().unwrap(), asked }
     }
 
-    fn hand_over(&mut self, grant: &Grant, _ttl: Duration) -> Result<Option<Handed>, Loss> {
+    fn hand_over(&mut self, grant: &HeldGrant, _ttl: Duration) -> Result<Option<Handed>, Loss> {
         self.calls.lock().unwrap().push(format!("hand over {}", grant.name));
         let asked = self.asked.lock().unwrap().take();
         Ok(asked.map(|asked| Handed { owner: asked.requester, token: 2, expires_at_ms: 888 }))
@@ -110,7 +110,7 @@ impl Rig {
     }
 
     fn keep_in(&self, file: &str, rows: &Told, name: &str, ttl: Duration) -> Kept {
-        let grant = Grant { name: name.into(), owner: "a".into(), token: 1, ttl };
+        let grant = HeldGrant { name: name.into(), owner: "a".into(), token: 1, ttl };
         let hold = Hold::new(grant, Window::new(ttl).unwrap(), self.clock.now(), Renewal::whole(0));
         let open = || Ok::<_, ()>(Box::new(rows.clone()) as Box<dyn Rows>);
         self.keeper.keep(file, hold, open).unwrap()

@@ -93,8 +93,8 @@ fn every_claim_and_every_heartbeat_sets_the_whole_session_to_one_instant_in_one_
 
     // A name that is given up is no longer renewed, and the others are.
     held.pop().unwrap().release().unwrap();
-    let before = held[0].lease().lease_expires_at_ms;
-    eventually("a heartbeat", || held[0].lease().lease_expires_at_ms > before);
+    let before = held[0].lease().expires_at_ms;
+    eventually("a heartbeat", || held[0].lease().expires_at_ms > before);
     assert_eq!(db.owner("essays").unwrap(), None);
     held.iter().for_each(|held| held.check().unwrap());
 }
@@ -192,7 +192,7 @@ fn a_renewal_inside_a_transaction_prolongs_no_name_if_the_identity_is_refused() 
     let session = Session::open(&db, "worker", TTL).unwrap();
     let held = claim_all(&session);
     let before = expiries(&db);
-    assert!(db.limit("worker", session.token(), None, Some(1)).unwrap().is_done());
+    assert!(db.limit(("worker", session.token()), None, Some(1)).unwrap().is_done());
     sleep(Duration::from_millis(5));
     let tx = db.transaction().unwrap();
     assert!(held[0].renew_in(&tx).is_err(), "the time of its session is up");
@@ -207,7 +207,7 @@ fn a_name_that_was_lost_and_claimed_again_is_not_released_by_the_old_handle() {
     let db = place.open(LONG);
     let session = Session::open(&db, "worker", SHORT).unwrap();
     let old = session.claim("fiction").unwrap();
-    let limit = |time| db.limit("fiction", old.token(), time, None).unwrap();
+    let limit = |time| db.limit(("fiction", old.token()), time, None).unwrap();
     assert!(limit(Some(Duration::from_millis(1))).is_done());
     assert_eq!(old.lost().wait(), Some(Loss::NoProgress));
     // It is no longer trusted, and its row is live for a moment.
@@ -224,12 +224,12 @@ fn a_damaged_row_of_one_name_is_not_the_others_fault() {
     let db = place.open(LONG);
     let plain = db.hold("plain", HoldOptions::new(SHORT)).unwrap();
     let damaged = db.hold("damaged", HoldOptions::new(SHORT)).unwrap();
-    assert!(db.limit("damaged", damaged.token(), Some(TTL), None).unwrap().is_done());
+    assert!(db.limit(("damaged", damaged.token()), Some(TTL), None).unwrap().is_done());
     let damage = "UPDATE litelease_limits SET progress_at_ms = 'yesterday'";
     db.conn().execute_batch(damage).unwrap();
     assert!(matches!(damaged.lost().wait(), Some(Loss::CannotRenew { .. })));
-    let before = plain.lease().lease_expires_at_ms;
-    eventually("the other one is renewed", || plain.lease().lease_expires_at_ms > before);
+    let before = plain.lease().expires_at_ms;
+    eventually("the other one is renewed", || plain.lease().expires_at_ms > before);
     plain.check().unwrap();
 }
 

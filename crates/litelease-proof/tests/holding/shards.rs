@@ -81,7 +81,7 @@ fn a_shard_that_is_handed_over_ends_with_the_session_of_its_new_member() {
     let b = join(&place.open(LONG), 2, "b").unwrap();
     let ShardEvent::Requested { shard, .. } = next(&a) else { panic!("a request") };
     let name = format!("orders/shard/{shard}");
-    let expiry = |name: &str| db.inspect(name).unwrap().unwrap().lease_expires_at_ms;
+    let expiry = |name: &str| db.inspect(name).unwrap().unwrap().expires_at_ms;
     let before = expiry("orders/member/b");
     assert!(a.hand_over(shard).unwrap());
     // The session may have been renewed meanwhile, and then so was the shard.

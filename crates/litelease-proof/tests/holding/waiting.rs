@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::{ClaimResult, Litelease};
-use litelease_keeper::Bell;
-use litelease_keeper::Waiter;
+use litelease_hold::Bell;
+use litelease_hold::Waiter;
 use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
@@ -31,7 +31,7 @@ fn is_waited_for(place: &TestFolder) {
 }
 
 /// How a name can become free.
-type Freeing = fn(&mut Litelease, &litelease::LeaseInfo);
+type Freeing = fn(&mut Litelease, &litelease::Lease);
 
 #[test]
 fn a_waiter_is_granted_the_name_however_it_becomes_free() {
@@ -168,7 +168,7 @@ fn a_holder_that_dies_is_succeeded_when_its_lease_is_over_and_not_before() {
     let lease = db.at(0).inspect("x").unwrap().unwrap();
     let next = db.claim_wait("x", "b", LONG, Duration::from_secs(60)).unwrap();
     assert!(matches!(next, ClaimResult::Acquired(next) if next.token == 2));
-    let late = litelease::now_ms() - lease.lease_expires_at_ms;
+    let late = litelease::now_ms() - lease.expires_at_ms;
     assert!(late >= 0, "granted {} ms before the end", -late);
 }
 

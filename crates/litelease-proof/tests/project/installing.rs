@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use litelease_proof::rig::{litelease, tell};
+use litelease_proof::rig::{PLANTED, litelease, tell};
 use tempfile::TempDir;
 
 fn root() -> PathBuf {
@@ -201,7 +201,7 @@ fn cargo_install_from_the_folder_works() {
         "--debug",
         "--no-track",
     ]);
-    run(cargo.arg("--root").arg(folder.path()).arg("--target-dir").arg(target));
+    run(cargo.args(PLANTED).arg("--root").arg(folder.path()).arg("--target-dir").arg(target));
     works(&folder.path().join("bin/litelease"));
 }
 
@@ -356,4 +356,23 @@ fn a_first_build_shows_what_it_does_and_a_later_one_is_one_line() {
     let plan = run(project("make").args(["-n", "test"]));
     assert!(plan.starts_with("echo \"make test: "), "{plan}");
     assert!(plan.lines().nth(1).unwrap().contains("minutes"), "{plan}");
+}
+
+/// `make run` was three minutes of compiling, most of it for engines that a first look does not
+/// use.
+#[test]
+fn a_first_look_is_built_quickly_and_released_programs_have_everything() {
+    let plan = |target: &str| run(project("make").args(["-n", target]));
+    let step = |target: &str| {
+        let is_build = |line: &&str| line.contains("scripts/build") && line.contains("-cli");
+        plan(target).lines().find(is_build).unwrap_or_default().to_owned()
+    };
+    assert!(step("run").contains(" --profile quick ") && step("run") == step("demo"));
+    assert!(step("run").ends_with(" --no-default-features"));
+    assert!(plan("demo").contains("quick/litelease demo"));
+    assert!(step("build-cli").ends_with(" build --release -p litelease-cli"));
+    for script in ["scripts/install", "scripts/dist"] {
+        let text = fs::read_to_string(root().join(script)).unwrap();
+        assert!(text.contains("build-cli") && !text.contains("quick"), "{script}");
+    }
 }

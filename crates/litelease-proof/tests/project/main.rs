@@ -1,5 +1,6 @@
 //! The project: its documents, examples, packages and neighbours.
 
+mod budget;
 mod installing;
 mod integrations;
 mod misuse;

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use litelease_proof::rig::PLANTED;
 use serde_json::Value;
+
+use crate::project::root;
 
 /// The crate as it was built, to compile against.
 fn library() -> &'static Path {
@@ -14,7 +17,7 @@ fn library() -> &'static Path {
     LIBRARY.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "-q", "--locked", "-p", "litelease", "--message-format=json"]);
-        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+        let built = cargo.args(PLANTED).current_dir(root()).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let lines = String::from_utf8(built.stdout).unwrap();
         let mut messages = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

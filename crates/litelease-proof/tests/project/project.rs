@@ -34,7 +34,7 @@ fn the_programs_in_the_readme_compile_and_run_as_written() {
     assert!(first < 20, "a program is on the first screen");
     let programs: Vec<&str> =
         readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(programs.len(), 2);
+    assert_eq!(programs.len(), 3);
 
     // As a newcomer would: a new project, the crate added by its path, the program pasted.
     let project = tempfile::tempdir().unwrap();
@@ -54,10 +54,51 @@ fn the_programs_in_the_readme_compile_and_run_as_written() {
         cargo.args(["run", "-q", "--target-dir"]).arg(target).current_dir(project.path());
         run(&mut cargo)
     };
-    assert_eq!(newcomer(programs[0]), "got token 1\n");
-    assert_eq!(newcomer(programs[0]), "currently owned by worker-a\n");
+    assert_eq!(newcomer(programs[0]), "only this process works, under token 1\n");
     assert!(project.path().join("app.sqlite3").exists());
-    newcomer(programs[1]);
+    assert_eq!(newcomer(programs[1]), "got token 1\n");
+    assert_eq!(newcomer(programs[1]), "currently owned by worker-a\n");
+    newcomer(programs[2]);
+}
+
+#[test]
+fn the_lines_of_the_readme_fit_a_terminal() {
+    let readme = read("README.md");
+    let long = readme.lines().filter(|line| line.chars().count() > 100);
+    assert_eq!(long.collect::<Vec<_>>(), [""; 0]);
+}
+
+/// The first column of docs/reference/verbs.md, and of the short table in README.
+#[test]
+fn every_verb_of_the_documents_is_one_of_the_crate() {
+    let source: String =
+        tracked("crates/litelease/src/*.rs").iter().map(|file| read(file)).collect();
+    for (document, least) in [("docs/reference/verbs.md", 50), ("README.md", 6)] {
+        let text = read(document);
+        let table = text.split_once("| verb | what it does |\n").map_or("", |(_, table)| table);
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        let verbs = rows.filter_map(|row| row.split('|').nth(1)).flat_map(quoted);
+        let verbs: Vec<&str> = verbs.filter_map(|verb| verb.rsplit('.').next()).collect();
+        assert!(verbs.len() >= least, "{document}: {verbs:?}");
+        for verb in verbs {
+            let is_known = source.contains(&format!("pub fn {verb}("))
+                || source.contains(&format!("pub fn {verb}<"))
+                || source.contains(&format!("pub struct {verb}"));
+            assert!(is_known, "{document} names the verb `{verb}`, which does not exist");
+        }
+    }
+}
+
+/// A reader finds each page from docs/README.md.
+#[test]
+fn the_list_of_pages_has_every_page() {
+    let list = read("docs/README.md");
+    for page in tracked("docs/*.md") {
+        let name = page.trim_start_matches("docs/");
+        let is_listed = list.contains(&format!("({name})")) || list.contains(&format!("({name}#"));
+        let is_recipe = name.starts_with("recipes/") && name != "recipes/README.md";
+        assert!(is_listed || is_recipe || name == "README.md", "docs/README.md lacks {name}");
+    }
 }
 
 #[test]
@@ -111,7 +152,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the files that git has below a folder of the project, or that match a pattern.
-fn tracked(pattern: &str) -> Vec<String> {
+pub(crate) fn tracked(pattern: &str) -> Vec<String> {
     let listed = run(Command::new("git").args(["ls-files", "--", pattern]).current_dir(root()));
     listed.lines().map(str::to_owned).collect()
 }
@@ -209,7 +250,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "drives SQLite through its C functions, and is called back by it",
         "crates/litelease-store/src",
-        &["closing.rs", "debts.rs", "hosted.rs", "present.rs", "rule_fn.rs", "sqlite.rs"],
+        &["closing.rs", "hosted.rs", "present.rs", "rule_fn.rs", "sqlite.rs"],
     ),
     ("reads the clock", "crates/litelease-store/src", &["clock.rs"]),
     (
@@ -235,18 +276,18 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     ("asks SQLite whether a file has moved", "crates/litelease/src", &["file.rs"]),
     (
         "calls the system: owners, modes and links of files",
-        "crates/litelease-files/src",
+        "crates/litelease-sys/src",
         &["access.rs", "database.rs"],
     ),
     (
         "calls the system: shared memory, futexes, clocks, processes, forks, inotify",
-        "crates/litelease-keeper/src",
+        "crates/litelease-hold/src",
         &["bell.rs", "clock.rs", "fork.rs", "identity.rs", "process.rs", "watch.rs"],
     ),
     ("is called by SQLite: its update hook", "crates/litelease-serve/src/mirror", &["watch.rs"]),
     (
         "calls the system: whether a process lives, and a lock that children share",
-        "crates/litelease-filelock/src",
+        "crates/litelease-sys/src/write_lock",
         &["holder.rs", "lock.rs"],
     ),
     (
@@ -281,9 +322,15 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
 
 /// The files that compare an expiry with a time, and why they cannot call `is_live`.
 const EXPIRIES: &[(&str, &str)] = &[
-    ("crates/litelease-postgres/src/sql/guards.sql", "SQL of another database: strict guards"),
-    ("crates/litelease-postgres/src/sql/verbs.sql", "SQL of another database: the verbs"),
-    ("crates/litelease-postgres/src/statements.rs", "SQL of another database: saving a row"),
+    (
+        "crates/litelease-cluster/src/postgres/sql/guards.sql",
+        "SQL of another database: strict guards",
+    ),
+    ("crates/litelease-cluster/src/postgres/sql/verbs.sql", "SQL of another database: the verbs"),
+    (
+        "crates/litelease-cluster/src/postgres/statements.rs",
+        "SQL of another database: saving a row",
+    ),
     ("crates/litelease-store/src/pool_rows.rs", "SQL: finds slots by an index"),
     ("crates/litelease-store/src/purge.rs", "SQL: finds what is to be deleted"),
     ("crates/litelease-store/src/read.rs", "SQL: finds readers by an index"),
@@ -413,35 +460,27 @@ fn dependencies_point_inward() {
             "litelease-extension",
             // The keeper judges owner texts for hosts that hold leases by themselves, and the file
             // lock is the write lock of hosts that write on connections of their own.
-            &["litelease-core", "litelease-filelock", "litelease-keeper", "litelease-store"],
+            &["litelease-core", "litelease-hold", "litelease-store", "litelease-sys"],
         ),
-        ("litelease-files", &["libc"]),
+        ("litelease-sys", &["libc"]),
         (
             "litelease-credentials",
             &[
                 "base64",
                 "jsonwebtoken",
                 "litelease-core",
-                "litelease-files",
+                "litelease-sys",
                 "ring",
                 "serde",
                 "serde_json",
             ],
         ),
-        ("litelease-keeper", &["libc", "litelease-files"]),
-        ("litelease-filelock", &["libc", "litelease-files"]),
+        ("litelease-hold", &["libc", "litelease-core", "litelease-sys"]),
         (
             "litelease",
-            &[
-                "litelease-core",
-                "litelease-filelock",
-                "litelease-files",
-                "litelease-keeper",
-                "litelease-store",
-                "rusqlite",
-            ],
+            &["litelease-core", "litelease-hold", "litelease-store", "litelease-sys", "rusqlite"],
         ),
-        ("litelease-client", &["base64", "litelease-keeper", "serde_json", "ureq"]),
+        ("litelease-client", &["base64", "litelease-core", "litelease-hold", "serde_json", "ureq"]),
         (
             "litelease-serve",
             &[
@@ -452,9 +491,9 @@ fn dependencies_point_inward() {
                 "itoa",
                 "litelease",
                 "litelease-cluster",
-                "litelease-engine",
-                "litelease-files",
-                "litelease-keeper",
+                "litelease-hold",
+                "litelease-store",
+                "litelease-sys",
                 "ring",
                 "rustls",
                 "serde",
@@ -466,44 +505,22 @@ fn dependencies_point_inward() {
                 "uuid",
             ],
         ),
-        ("litelease-engine", &["litelease-core"]),
         (
             "litelease-cluster",
-            &[
-                "litelease-core",
-                "litelease-engine",
-                "litelease-etcd",
-                "litelease-keeper",
-                "litelease-postgres",
-            ],
-        ),
-        (
-            "litelease-postgres",
-            &[
-                "litelease-core",
-                "litelease-engine",
-                "rustls",
-                "rustls-native-certs",
-                "tokio",
-                "tokio-postgres",
-                "tokio-rustls",
-            ],
-        ),
-        (
-            "litelease-etcd",
             &[
                 "bytes",
                 "h2",
                 "http",
                 "httpdate",
                 "litelease-core",
-                "litelease-engine",
+                "litelease-hold",
                 "percent-encoding",
                 "prost",
                 "rustls",
                 "rustls-native-certs",
                 "serde_json",
                 "tokio",
+                "tokio-postgres",
                 "tokio-rustls",
             ],
         ),
@@ -533,14 +550,28 @@ fn the_embedded_crate_gets_no_larger() {
         "libsqlite3-sys",
         "litelease",
         "litelease-core",
-        "litelease-filelock",
-        "litelease-files",
-        "litelease-keeper",
+        "litelease-hold",
         "litelease-store",
+        "litelease-sys",
         "rusqlite",
         "smallvec",
     ];
     assert_eq!(known, all);
+}
+
+/// Verbs over an engine of one's own are built without what talks to etcd and PostgreSQL.
+#[test]
+fn engines_on_servers_cost_nothing_without_their_features() {
+    let known = |features: &[&str]| {
+        let arguments = ["tree", "-p", "litelease-cluster", "-e", "normal", "--prefix", "none"];
+        let tree = run(cargo().args(arguments).arg("--no-default-features").args(features));
+        let name = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+        tree.lines().map(name).collect::<BTreeSet<String>>()
+    };
+    let ours = ["libc", "litelease-cluster", "litelease-core", "litelease-hold", "litelease-sys"];
+    assert_eq!(known(&[]), ours.map(str::to_owned).into());
+    assert!(!known(&["--features", "etcd"]).contains("tokio-postgres"));
+    assert!(!known(&["--features", "postgres"]).contains("h2"));
 }
 
 /// Signatures are behind a feature, and a service that only verifies them gets no SQLite.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use litelease_proof::command::Desk;
-use litelease_proof::rig::tell;
+use litelease_proof::rig::{PLANTED, tell};
 
 use crate::project::{read, root};
 
@@ -100,7 +100,7 @@ fn each_example_prints_what_its_page_says() {
     // With the others, so that it builds nothing that `cargo test` has not built.
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "-q", "--locked", "-p", "litelease", "--examples"]).current_dir(root());
-    assert!(cargo.status().unwrap().success());
+    assert!(cargo.args(PLANTED).status().unwrap().success());
     for (recipe, example) in RECIPES {
         let Some(mut command) = command(example) else {
             tell(&format!("SKIPPED: examples/{example}: scripts/setup-python has not run"));

@@ -54,8 +54,8 @@ fn a_renewal_racing_an_invalidation_is_refused() {
                 None => 100 + 50,
             },
         };
-        assert!(!b.at(write_ms - 1).drained("prices", writer.token).unwrap());
-        assert!(b.at(write_ms).drained("prices", writer.token).unwrap());
+        assert!(!b.at(write_ms - 1).drained(("prices", writer.token)).unwrap());
+        assert!(b.at(write_ms).drained(("prices", writer.token)).unwrap());
         if answers_until_ms > write_ms { Failed } else { Refused }
     });
 }
@@ -78,7 +78,7 @@ fn an_issuer_that_forgot_its_readers_lets_nobody_write() {
         }
         assert_eq!(number(&restored, "SELECT count(*) FROM litelease_resources"), 0);
         let writer = acquired(restored.at(now + 1).claim("prices", "admin", LONG));
-        match restored.at(now + 2).drained("prices", writer.token).unwrap() {
+        match restored.at(now + 2).drained(("prices", writer.token)).unwrap() {
             true => Failed, // it writes, and web-1 answers an old price for a minute
             false => Refused,
         }

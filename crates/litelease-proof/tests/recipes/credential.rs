@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use litelease::credentials::{DEFAULT_MAX_TTL, Error, Issued, Issuer, Refused as Reason, Verifier};
-use litelease::{Gate, LeaseInfo, Litelease};
+use litelease::{Gate, Lease, Litelease};
 use litelease_proof::rig::{LONG, acquired};
 
 use crate::{End::*, Protection::*, both_halves};
@@ -26,7 +26,7 @@ impl App {
         App { folder, db, issuer }
     }
 
-    fn issue(&self, lease: &LeaseInfo, ttl: Duration) -> Issued {
+    fn issue(&self, lease: &Lease, ttl: Duration) -> Issued {
         self.issuer.issue(&self.db, lease, "storage", ttl).unwrap().issued().unwrap()
     }
 

@@ -78,12 +78,12 @@ fn uncommitted_progress_is_not_lost_if_the_holder_is_told() {
     both_halves(Told, |protection| {
         let Two { a, b, .. } = &mut Two::new();
         let old = acquired(a.at(100).claim("import", "old", ms(1_000)));
-        assert_eq!(a.checkpoint("import", old.token, 10).unwrap(), CheckpointResult::Stored);
+        assert_eq!(a.checkpoint(("import", old.token), 10).unwrap(), CheckpointResult::Stored);
         let done = 30;
         match protection {
             Off => {
                 let new = b.at(150).take_over("import", "new", ms(1_000)).unwrap().lease;
-                let late = a.checkpoint("import", old.token, done).unwrap();
+                let late = a.checkpoint(("import", old.token), done).unwrap();
                 assert_eq!(late, CheckpointResult::Stale { newest: Some(new.token) });
             }
             On => {
@@ -93,7 +93,7 @@ fn uncommitted_progress_is_not_lost_if_the_holder_is_told() {
                 // In one commit: nobody sees the new owner without the last checkpoint.
                 let tx = a.transaction().unwrap();
                 assert_eq!(
-                    tx.checkpoint("import", old.token, done).unwrap(),
+                    tx.checkpoint(("import", old.token), done).unwrap(),
                     CheckpointResult::Stored
                 );
                 assert!(tx.at(160).hand_over(&old, ms(1_000)).unwrap().transferred().is_some());
@@ -117,7 +117,7 @@ fn a_stale_starting_checkpoint_is_told() {
         };
         let first = acquired(a.at(100).claim("import", "first", ms(50)));
         assert_eq!(import(a, 1..=10), 0);
-        assert_eq!(a.checkpoint("import", first.token, 10).unwrap(), CheckpointResult::Stored);
+        assert_eq!(a.checkpoint(("import", first.token), 10).unwrap(), CheckpointResult::Stored);
         acquired(a.at(150).claim("import", "second", ms(50)));
         assert_eq!(import(a, 11..=50), 0);
 

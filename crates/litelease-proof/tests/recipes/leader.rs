@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use litelease::{Election, HoldOptions, Loss};
-use litelease_keeper::{Grant, Hold, Renewal, Window};
+use litelease_hold::{HeldGrant, Hold, Renewal, Window};
 use litelease_proof::rig::{LONG, acquired};
 
 use crate::{End::*, Protection::*, Two, both_halves, late, ms, number, write};
@@ -37,7 +37,7 @@ fn an_old_leader_serving_stale_reads_from_memory_is_told() {
         // The hold of a leader, with the time in our hands: `leader.check()` asks it.
         let ttl = ms(9_000);
         let old = acquired(a.at(0).claim("leader", "a", ttl));
-        let grant = Grant { name: "leader".into(), owner: "a".into(), token: old.token, ttl };
+        let grant = HeldGrant { name: "leader".into(), owner: "a".into(), token: old.token, ttl };
         let window = Window::new(ttl).unwrap();
         let hold = Hold::new(grant, window, Duration::ZERO, Renewal::whole(9_000));
         let in_memory = number(a, "SELECT rate FROM config");
@@ -78,7 +78,7 @@ fn a_clock_based_lease_on_two_disagreeing_clocks_is_fenced_by_its_token() {
         write(&two.b, "decisions", "leader", new.token).unwrap();
 
         // By the clock of `a` its lease is in its first second. No clock can tell it better.
-        assert!(old.lease_expires_at_ms > now + 1_000);
+        assert!(old.expires_at_ms > now + 1_000);
         late(write(&two.a, "decisions", "leader", old.token))
     });
 }

@@ -81,7 +81,7 @@ impl Two {
 
 /// Writes into a table of `Two` as the owner with this token, who asks nobody whether it still is.
 fn write(db: &Litelease, table: &str, name: &str, token: i64) -> rusqlite::Result<usize> {
-    db.present(name, token).unwrap();
+    db.present((name, token)).unwrap();
     db.conn().execute(&format!("INSERT INTO {table} VALUES (?1)"), [token])
 }
 

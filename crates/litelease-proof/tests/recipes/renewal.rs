@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use litelease::{LeaseInfo, Litelease, Reason, RenewResult};
-use litelease_keeper::{Clock, Due, Grant, Hold, Keeper, Loss, Renewal, Rows, Seen, Window};
+use litelease::{Litelease, Reason, RenewResult};
+use litelease_hold::{Clock, Due, HeldGrant, Hold, Keeper, Loss, Renewal, Rows, Seen, Window};
 use litelease_proof::rig::{LONG, TestFolder, acquired};
 
 use crate::{End::*, Protection::*, Two, both_halves, ms};
@@ -17,7 +17,9 @@ fn a_pulse_without_progress_is_refused() {
         let Two { a, b, .. } = &Two::new();
         let stuck = acquired(a.at(100).claim("import", "a", ms(50)));
         if protection == On {
-            assert!(a.at(100).limit("import", stuck.token, Some(ms(200)), None).unwrap().is_done());
+            assert!(
+                a.at(100).limit(("import", stuck.token), Some(ms(200)), None).unwrap().is_done()
+            );
         }
         for now_ms in (120..10_000).step_by(20) {
             match a.at(now_ms).renew(&stuck, ms(50)).unwrap() {
@@ -55,10 +57,8 @@ impl Rows for Counted {
         let now_ms = self.clock.now().as_millis() as i64;
         let tx = self.db.transaction().unwrap();
         let renew = |due: &Due<'_>| {
-            let Grant { name, owner, token, ttl } = due.grant.clone();
-            let lease = LeaseInfo { name, owner, token, lease_expires_at_ms: 0 };
-            let renewed = tx.at(now_ms).renew(&lease, ttl).unwrap().renewed().unwrap();
-            Ok(Renewal::whole(renewed.lease_expires_at_ms))
+            let renewed = tx.at(now_ms).renew(due.grant, due.grant.ttl).unwrap().renewed().unwrap();
+            Ok(Renewal::whole(renewed.expires_at_ms))
         };
         let answers = due.iter().map(renew).collect();
         tx.commit().unwrap();
@@ -66,11 +66,11 @@ impl Rows for Counted {
         answers
     }
 
-    fn release(&mut self, _: &Grant) -> Result<(), Loss> {
+    fn release(&mut self, _: &HeldGrant) -> Result<(), Loss> {
         Ok(())
     }
 
-    fn look(&mut self, _: &Grant) -> Seen {
+    fn look(&mut self, _: &HeldGrant) -> Seen {
         Seen { is_current: true, asked: None }
     }
 
@@ -91,7 +91,7 @@ fn a_renewal_storm_is_capped_at_one_commit_per_file() {
         for number in 0..100 {
             let name = format!("feed/{number}");
             let lease = acquired(db.at(0).claim(&name, "a", ttl));
-            let grant = Grant { name, owner: "a".into(), token: lease.token, ttl };
+            let grant = HeldGrant { name, owner: "a".into(), token: lease.token, ttl };
             let window = Window::new(ttl).unwrap();
             let hold = Hold::new(grant, window, Duration::ZERO, Renewal::whole(9_000));
             let open = || {
@@ -123,11 +123,11 @@ fn renewing_past_the_logical_end_is_refused() {
         let Two { a, b, .. } = &Two::new();
         let booked = acquired(a.at(100).claim("court", "a", ms(50)));
         if protection == On {
-            assert!(a.at(100).limit("court", booked.token, None, Some(250)).unwrap().is_done());
+            assert!(a.at(100).limit(("court", booked.token), None, Some(250)).unwrap().is_done());
         }
         for now_ms in (120..250).step_by(20) {
             let renewed = a.at(now_ms).renew(&booked, ms(50)).unwrap().renewed().unwrap();
-            assert!(protection == Off || renewed.lease_expires_at_ms <= 250);
+            assert!(protection == Off || renewed.expires_at_ms <= 250);
         }
         // The next players are there at 250.
         match b.at(250).claim("court", "b", ms(50)).unwrap().acquired() {

@@ -23,7 +23,7 @@ fn a_zombie_checkpoint_is_refused() {
                 db.conn().execute("UPDATE progress SET row = ?1", [row]).unwrap();
                 CheckpointResult::Stored
             }
-            On => db.checkpoint(SHARD, token, row).unwrap(),
+            On => db.checkpoint((SHARD, token), row).unwrap(),
         };
         let zombie = acquired(a.at(100).claim(SHARD, "a", ms(50)));
         assert_eq!(store(a, zombie.token, 10), CheckpointResult::Stored);

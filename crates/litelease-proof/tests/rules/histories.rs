@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Instant;
 
 use litelease_core::{
-    BreakResult, ClaimResult, Claimant, Conditions, LeaseInfo, ReleaseResult, RenewResult, Row,
-    State, Tenure, Term, TransferResult, has_ended, purge_limit,
+    BreakResult, ClaimResult, Claimant, Conditions, Lease, ReleaseResult, RenewResult, Row, State,
+    Tenure, Term, TransferResult, has_ended, purge_limit,
 };
 use litelease_proof::mutant::*;
 use litelease_proof::rig::tell;
@@ -265,7 +265,7 @@ impl World {
                 let old_until_ms = before.live().map_or(0, |(tenure, _)| tenure.expires_at_ms);
                 let until_ms = old_until_ms.max(self.now_ms + TTL_MS);
                 demand(lease.token == before.token(), RENEW_PROLONGS)?;
-                demand(lease.lease_expires_at_ms == until_ms, RENEW_PROLONGS)?;
+                demand(lease.expires_at_ms == until_ms, RENEW_PROLONGS)?;
                 demand(self.stores(lease), STORED_AS_ANSWERED)?;
                 self.on_newest(|grant| grant.until_ms = until_ms);
                 Ok(())
@@ -350,13 +350,13 @@ impl World {
         &mut self,
         before: &World,
         owner: &'static str,
-        lease: LeaseInfo<&str>,
+        lease: Lease<&str>,
     ) -> Result<(), Broken> {
         demand(lease.token > before.highest, TOKENS_GROW)?;
         demand(lease.owner == owner, STORED_AS_ANSWERED)?;
-        demand(lease.lease_expires_at_ms == self.now_ms + TTL_MS, STORED_AS_ANSWERED)?;
+        demand(lease.expires_at_ms == self.now_ms + TTL_MS, STORED_AS_ANSWERED)?;
         demand(self.stores(lease), STORED_AS_ANSWERED)?;
-        let until_ms = lease.lease_expires_at_ms;
+        let until_ms = lease.expires_at_ms;
         self.grants[self.granted] =
             Some(Grant { owner, token: lease.token, until_ms, given_up: false });
         self.granted += 1;
@@ -364,15 +364,15 @@ impl World {
     }
 
     /// After a no: the row is as it was, and the answer tells who has it.
-    fn unchanged(&self, before: &World, told: Option<LeaseInfo<&str>>) -> Result<(), Broken> {
+    fn unchanged(&self, before: &World, told: Option<Lease<&str>>) -> Result<(), Broken> {
         demand(self.state == before.state && self.floor == before.floor, NO_MEANS_NO)?;
-        let told = told.map(|lease| (lease.owner, lease.token, lease.lease_expires_at_ms));
+        let told = told.map(|lease| (lease.owner, lease.token, lease.expires_at_ms));
         let live = before.live().map(|(tenure, token)| (tenure.owner, token, tenure.expires_at_ms));
         demand(told == live, STORED_AS_ANSWERED)
     }
 
-    fn stores(&self, lease: LeaseInfo<&str>) -> bool {
-        self.state == State::stored(lease.token, Some(lease.owner), Some(lease.lease_expires_at_ms))
+    fn stores(&self, lease: Lease<&str>) -> bool {
+        self.state == State::stored(lease.token, Some(lease.owner), Some(lease.expires_at_ms))
     }
 
     fn is_held_by(&self, who: Claimant<'_>) -> bool {

@@ -265,9 +265,9 @@ impl World {
                 let until_ms = self.now_ms + TTL_MS;
                 let until_ms = end_ms.map_or(until_ms, |end_ms| until_ms.min(end_ms));
                 let old_ms = before.newest.trusted_ms;
-                demand(lease.lease_expires_at_ms >= old_ms, NOTHING_IS_CUT)?;
-                demand(lease.lease_expires_at_ms == old_ms.max(until_ms), THE_END)?;
-                self.newest.trusted_ms = lease.lease_expires_at_ms;
+                demand(lease.expires_at_ms >= old_ms, NOTHING_IS_CUT)?;
+                demand(lease.expires_at_ms == old_ms.max(until_ms), THE_END)?;
+                self.newest.trusted_ms = lease.expires_at_ms;
                 Ok(())
             }
             RenewResult::Rejected { reason, .. } => {

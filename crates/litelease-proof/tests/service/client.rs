@@ -168,6 +168,13 @@ impl Scene {
         (Client::with_key(&format!("http://{}", proxy.address), &key).unwrap(), proxy)
     }
 
+    fn wait_for_a_waiter(&self) {
+        eventually("another client waits", || {
+            let metrics = self.server.client().ask("GET", "/metrics", &Null, "").unwrap();
+            metrics.body.contains("litelease_waiters 1\n")
+        });
+    }
+
     fn db(&self) -> Litelease {
         self.place.open(Duration::from_secs(5))
     }
@@ -250,14 +257,54 @@ fn a_release_whose_answer_was_lost_is_done_although_the_name_has_a_successor() {
     let grant = client.claim("x", "a", LONG, Duration::ZERO).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| waits(2));
-        eventually("the other client waits", || {
-            let metrics = scene.server.client().ask("GET", "/metrics", &Null, "").unwrap();
-            metrics.body.contains("litelease_waiters 1\n")
-        });
+        scene.wait_for_a_waiter();
         proxy.plan(&[Fault::Lose, Fault::Lose, Fault::Lose]);
         assert_eq!(client.end(&grant).unwrap(), ("x".to_owned(), 1));
         waiter.join().unwrap();
     });
+}
+
+/// The same for a hold. But a break by an operator is not taken for the release that was lost.
+#[test]
+fn a_hold_tells_a_release_whose_answer_was_lost_from_a_break() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    let (other, _proxy) = scene.client();
+    let hold = |name: &str| client.hold(name, HoldOptions::new(LONG).owner("a")).unwrap();
+
+    let held = hold("released");
+    thread::scope(|scope| {
+        let successor = scope.spawn(|| other.claim("released", "b", LONG, LONG).unwrap());
+        scene.wait_for_a_waiter();
+        proxy.plan(&[Fault::Lose]);
+        held.release_within(LONG).unwrap();
+        assert_eq!(successor.join().unwrap().lease.token, 2);
+    });
+
+    let (held, db) = (hold("broken"), scene.db());
+    let _ = db.break_lease("broken").unwrap();
+    assert_eq!(db.claim("broken", "b", LONG).unwrap().acquired().unwrap().token, 3);
+    proxy.plan(&[Fault::Lose]);
+    match held.release_within(LONG) {
+        Err(Error::Lost(Loss::Superseded { by: 3, .. })) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A holder that had two successors was told that an operator had broken its lease: the answer
+/// did not say how far the token had grown. On a file it was told the newest token.
+#[test]
+fn a_holder_learns_the_newest_token_of_a_name_that_had_two_successors_and_is_free() {
+    let scene = Scene::new();
+    let (client, _proxy) = scene.client();
+    let held = client.hold("n", HoldOptions::new(3 * TTL)).unwrap();
+    let db = scene.db();
+    let _ = db.break_lease("n").unwrap();
+    let next = db.claim("n", "b", LONG).unwrap().acquired().unwrap();
+    db.release(&next).unwrap();
+    eventually("the hold is lost", || held.check().is_err());
+    let Err(Error::Lost(loss)) = held.check() else { panic!("it is lost") };
+    assert_eq!(loss, Loss::Superseded { by: next.token, owner: None });
 }
 
 #[test]
@@ -371,7 +418,7 @@ fn a_server_that_restarts_takes_no_lease_away() {
         }
         thread::sleep(Duration::from_millis(500));
         server = Server::at(&address, &place.file, &[]);
-        let expiry = || db.inspect("x").unwrap().unwrap().lease_expires_at_ms;
+        let expiry = || db.inspect("x").unwrap().unwrap().expires_at_ms;
         let before = expiry();
         eventually("it is renewed", || {
             held.check().unwrap();

@@ -231,7 +231,13 @@ fn a_slot_that_has_expired_cannot_be_kept() {
     let lease = json!({"lease": lent["lease"]});
     eventually("it is over", || (client.in_use() == 0).then_some(()));
     let late = client.call("POST", "/keep", &lease);
-    assert_eq!((late.status, late.error()), (409, "the lease is no longer live".into()));
+    assert_eq!(
+        (late.status, late.error()),
+        (
+            409,
+            "the lease is no longer live: it has expired or was returned, so borrow again".into()
+        )
+    );
     assert_eq!(client.in_use(), 0, "it is free");
     // Nor can the old lease keep the slot of its successor.
     let next = client.call("POST", "/borrow", &json!({"ttl": 0.4}));
@@ -391,6 +397,50 @@ fn answers_are_stored_within_the_share_of_a_key_and_acknowledgements_are_never_r
 }
 
 /// Each request read the keys on a thread of its own: 10,000 of them made 514 threads.
+/// A chunked request does not say how long it is. Each counted as the longest that is allowed, so a
+/// few small ones used up the share of their client.
+#[test]
+fn a_chunked_request_takes_of_its_clients_share_only_if_it_is_long() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &["--max-bytes", "4194304"]);
+    let head = format!(
+        "POST /v1/queue/send HTTP/1.1\r\nHost: localhost\r\n{}Transfer-Encoding: chunked\r\n\r\n",
+        server.access
+    );
+    let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+    let used = || {
+        let text = server.client().ask("GET", "/metrics", &Value::Null, "").unwrap().body;
+        let used = text.lines().find_map(|line| line.strip_prefix("litelease_bytes_under_way "));
+        used.unwrap().parse::<usize>().unwrap()
+    };
+    // One that goes on, and has sent little.
+    let mut small = server.client();
+    small.write(format!("{head}{}", chunk(r#"{"queue":"q","#)).as_bytes()).unwrap();
+    let body = json!({"queue": "q", "body": "x".repeat(20_000)}).to_string();
+    for text in [r#"{"queue":"q","body":"b"}"#, &body] {
+        let mut other = server.client();
+        other.write(format!("{head}{}0\r\n\r\n", chunk(text)).as_bytes()).unwrap();
+        let sent = other.receive().unwrap();
+        assert_eq!(sent.status, 200, "{sent:?}");
+    }
+    // One that has sent much keeps others of its client out, until it is done.
+    let mut long = server.client();
+    long.write(format!("{head}{}", chunk(&body[..18_000])).as_bytes()).unwrap();
+    eventually("the long one counts", || (used() > 1_000_000).then_some(()));
+    let refused = server.client().ask(
+        "POST",
+        "/v1/queue/send",
+        &json!({"queue": "q", "body": "x".repeat(20_000)}),
+        "",
+    );
+    assert_eq!(refused.unwrap().status, 429);
+    long.write(format!("{}0\r\n\r\n", chunk(&body[18_000..])).as_bytes()).unwrap();
+    assert_eq!(long.receive().unwrap().status, 200);
+    small.write(format!("{}0\r\n\r\n", chunk(r#""body":"b"}"#)).as_bytes()).unwrap();
+    assert_eq!(small.receive().unwrap().status, 200);
+    eventually("nothing is under way", || (used() == 0).then_some(()));
+}
+
 #[test]
 fn requests_for_the_public_keys_do_not_make_threads() {
     let desk = Desk::new();
@@ -427,8 +477,13 @@ fn a_stream_tells_nothing_that_happened_after_its_key_was_removed() {
         let secret = format!("secret-{round}");
         let claim = json!({"name": secret, "owner": "a", "ttl": 60});
         assert_eq!(v1(&mut server.client(), "claim", &claim, "").status, 200);
+        // The stream ends with an empty chunk; the connection stays open.
         let mut rest = String::new();
-        stream.read_to_string(&mut rest).unwrap();
+        while !rest.ends_with("0\r\n\r\n") {
+            let read = stream.read(&mut heard).unwrap();
+            assert!(read > 0, "{rest}");
+            rest += &String::from_utf8_lossy(&heard[..read]);
+        }
         assert!(!rest.contains(&secret), "{rest}");
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use litelease_proof::command::Desk;
 use litelease_proof::rig::TestFolder;
-use litelease_proof::server::{Client, POOL, Server};
+use litelease_proof::server::{Client, NO_LEASE, POOL, Server};
 use serde_json::{Value, json};
 
 fn served(flags: &[&str]) -> (TestFolder, Server) {
@@ -23,8 +23,8 @@ fn every_call_answers_as_the_contract_says() {
     let mut client = server.client();
     assert_eq!(client.call("GET", "", &Value::Null).status, 404);
     assert_eq!(client.call("POST", "/borrow", &json!({"ttl": 30})).status, 404);
-    assert_eq!(client.call("POST", "/return", &json!({"lease": "x"})).status, 404);
-    assert_eq!(client.call("POST", "/renew", &json!({"lease": "x", "ttl": 1})).status, 404);
+    assert_eq!(client.call("POST", "/return", &json!({"lease": NO_LEASE})).status, 404);
+    assert_eq!(client.call("POST", "/renew", &json!({"lease": NO_LEASE, "ttl": 1})).status, 404);
     assert_eq!(client.call("DELETE", "", &Value::Null).json(), json!({"deleted": true}));
 
     let pool = |count, in_use, available| json!({"id": POOL, "count": count, "in_use": in_use, "available": available});
@@ -49,10 +49,17 @@ fn every_call_answers_as_the_contract_says() {
     let shorter = client.call("POST", "/renew", &json!({"lease": first["lease"], "ttl": 1})).json();
     assert_eq!(shorter["expires_at_unix"], renewed.json()["expires_at_unix"], "never shortened");
     let lease = json!({"lease": first["lease"]});
-    assert_eq!(client.call("POST", "/return", &lease).json(), json!({"returned": true}));
+    let upper = json!({"lease": first["lease"].as_str().unwrap().to_uppercase()});
+    assert_eq!(client.call("POST", "/return", &upper).json(), json!({"returned": true}));
     assert_eq!(client.call("POST", "/return", &lease).json(), json!({"returned": false}));
     let late = client.call("POST", "/renew", &json!({"lease": first["lease"], "ttl": 60}));
-    assert_eq!((late.status, late.error()), (409, "the lease is no longer live".into()));
+    assert_eq!(
+        (late.status, late.error()),
+        (
+            409,
+            "the lease is no longer live: it has expired or was returned, so borrow again".into()
+        )
+    );
     assert_eq!(client.call("DELETE", "", &Value::Null).json(), json!({"deleted": true}));
     assert_eq!(client.call("GET", "", &Value::Null).status, 404);
 
@@ -69,7 +76,10 @@ fn limits_cut_what_is_too_long_and_refuse_what_is_too_much() {
     let (_place, server) = served(&flags);
     let mut client = server.client();
     let refused = client.call("PUT", "", &json!({"count": 4}));
-    assert_eq!((refused.status, refused.error()), (400, "count must be at most 3".into()));
+    assert_eq!(
+        (refused.status, refused.error()),
+        (400, "count must be at most 3 (the server's --max-count)".into())
+    );
     client.register(1);
     let lent = client.call("POST", "/borrow", &json!({"ttl": 1e300})).json();
     assert_eq!(lent["expires_in"], json!(500));
@@ -114,6 +124,8 @@ fn refuse_bad_input(server: &Server) {
     let long = format!(r#"{{"ttl":30,"note":"{}"}}"#, "x".repeat(201));
     let borrow = format!("/l/{id}/borrow");
     let put = format!("/l/{id}");
+    let [back, renew, keep] = ["return", "renew", "keep"].map(|call| format!("{put}/{call}"));
+    let no_lease = "lease must be the UUID from the answer to the borrow, such as ";
     let json_is = "Content-Type: application/json\r\n";
     for (method, path, body, status, words) in [
         ("PUT", &*put, r#"{"count":-1}"#, 400, "count must be a whole number"),
@@ -138,6 +150,15 @@ fn refuse_bad_input(server: &Server) {
         ("POST", &borrow, r#"{"ttl":1,"lease":"x"}"#, 400, "known are ttl, wait, note"),
         ("POST", &borrow, &long, 400, "note must be a text of at most 200 bytes"),
         ("POST", &borrow, &deep, 400, "not a JSON object"),
+        ("POST", &back, r#"{"lease":"x"}"#, 400, no_lease),
+        ("POST", &back, r#"{"lease":""}"#, 400, no_lease),
+        ("POST", &back, r#"{"lease":7}"#, 400, no_lease),
+        ("POST", &back, r#"{"lease":"0b5b1f0e111142228333444455556666"}"#, 400, no_lease),
+        ("POST", &back, r#"{"lease":"{0b5b1f0e-1111-4222-8333-4444555566}"}"#, 400, no_lease),
+        ("POST", &renew, r#"{"lease":"x","ttl":1}"#, 400, no_lease),
+        ("POST", &keep, r#"{"lease":"x"}"#, 400, no_lease),
+        ("POST", "/v1/slot/renew", r#"{"name":"n","lease":"x","ttl":1}"#, 400, no_lease),
+        ("POST", "/v1/slot/return", r#"{"name":"n","lease":"x"}"#, 400, no_lease),
         ("POST", "/l/not-a-uuid/borrow", r#"{"ttl":1}"#, 400, "must be a UUID"),
         ("POST", "/l/%00/borrow", r#"{"ttl":1}"#, 400, "must be a UUID"),
         ("POST", "/l/%2e%2e/borrow", r#"{"ttl":1}"#, 400, "must be a UUID"),
@@ -161,11 +182,11 @@ fn refuse_bad_input(server: &Server) {
         assert!(refused.error().contains(words), "{method} {path} {body:.80}: {}", refused.error());
     }
     for (headers, status) in [
-        ("Content-Type: text/plain\r\n", 415),
-        ("Content-Type: application/x-www-form-urlencoded\r\n", 415),
         ("Content-Type: multipart/form-data\r\n", 415),
+        ("Content-Type: text/html\r\n", 415),
         ("Content-Type: application/jsonp\r\n", 415),
         ("Content-Type: application/json\r\nContent-Type: text/plain\r\n", 415),
+        ("Content-Type: text/plain\r\nContent-Type: text/plain\r\n", 415),
         ("Content-Type: application/json\r\nIdempotency-Key: \r\n", 400),
         ("Content-Type: application/json\r\nIdempotency-Key: a\r\nIdempotency-Key: b\r\n", 400),
     ] {
@@ -177,6 +198,106 @@ fn refuse_bad_input(server: &Server) {
     assert_eq!(client.receive().unwrap().status, 200);
     assert_eq!(client.in_use(), 1, "nothing else was lent out");
     assert_eq!(client.call("GET", "", &Value::Null).json()["count"], json!(3));
+}
+
+/// The types that programs send if they are told none, and that a browser sends for a page of
+/// another site without asking first.
+const USUAL_TYPES: [&str; 5] = [
+    "Content-Type: \r\n",
+    "Content-Type: application/x-www-form-urlencoded\r\n",
+    "Content-Type: Text/Plain;charset=UTF-8\r\n",
+    "Content-Type: application/x-www-form-urlencoded; charset=utf-8\r\n",
+    "",
+];
+
+/// Sends a body with exactly these headers, without the type that the client adds by itself.
+fn send_as(client: &mut Client, call: &str, body: &str, headers: &str) -> u16 {
+    let (access, length) = (client.access(), body.len());
+    let request = format!(
+        "{call} HTTP/1.1\r\nHost: localhost\r\n{access}{headers}Content-Length: {length}\r\n\r\n{body}"
+    );
+    client.write(request.as_bytes()).unwrap();
+    client.receive().unwrap().status
+}
+
+#[test]
+fn a_body_of_a_usual_type_is_json_unless_a_browser_sends_it() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    client.register(100);
+    let (put, borrow) = (format!("PUT /l/{POOL}"), format!("POST /l/{POOL}/borrow"));
+    for kind in USUAL_TYPES {
+        assert_eq!(send_as(&mut client, &put, r#"{"count":100}"#, kind), 200, "{kind}");
+        assert_eq!(send_as(&mut client, &borrow, r#"{"ttl":60}"#, kind), 200, "{kind}");
+        let claim = json!({"name": kind, "owner": "a", "ttl": 60}).to_string();
+        assert_eq!(send_as(&mut client, "POST /v1/claim", &claim, kind), 200, "{kind}");
+        let send = r#"{"queue":"q","body":"b"}"#;
+        assert_eq!(send_as(&mut client, "POST /v1/queue/send", send, kind), 200, "{kind}");
+        // What is no JSON is refused for that.
+        assert_eq!(send_as(&mut client, &borrow, "ttl=60", kind), 400, "{kind}");
+    }
+    let lent = client.in_use();
+    for (from, status, as_json) in [
+        ("Origin: http://evil.example\r\n", 403, 403),
+        ("Origin: null\r\n", 403, 403),
+        ("Origin: http://localhost\r\n", 415, 200),
+        ("Sec-Fetch-Site: cross-site\r\n", 403, 403),
+        ("sec-fetch-site: Cross-Site\r\n", 415, 200),
+        ("Sec-Fetch-Site: same-site\r\n", 415, 200),
+        ("Sec-Fetch-Site: same-origin\r\n", 415, 200),
+        ("Sec-Fetch-Site: none\r\n", 415, 200),
+        ("Sec-Fetch-Site: \r\n", 415, 200),
+        ("Sec-Fetch-Site: none\r\nSec-Fetch-Site: cross-site\r\n", 403, 403),
+        ("Origin: \r\n", 403, 403),
+    ] {
+        for kind in USUAL_TYPES {
+            let headers = format!("{kind}{from}");
+            assert_eq!(
+                send_as(&mut client, &borrow, r#"{"ttl":60}"#, &headers),
+                status,
+                "{headers}"
+            );
+            let claim = r#"{"name":"evil","owner":"a","ttl":60}"#;
+            assert_eq!(
+                send_as(&mut client, "POST /v1/claim", claim, &headers),
+                status,
+                "{headers}"
+            );
+        }
+        let headers = format!("Content-Type: application/json\r\n{from}");
+        let no_effect = format!("{{\"lease\":\"{NO_LEASE}\"}}");
+        let back = format!("POST /l/{POOL}/return");
+        assert_eq!(send_as(&mut client, &back, &no_effect, &headers), as_json, "{headers}");
+    }
+    assert_eq!(client.in_use(), lent, "no browser has borrowed anything");
+}
+
+#[test]
+fn curl_and_urllib_and_the_fetch_of_node_need_no_content_type() {
+    let (_place, server) = served(&[]);
+    let pool = format!("http://{}/l/{POOL}", server.address);
+    let urllib = "import sys, urllib.request as r\n\
+        for method, url, body in (('PUT', sys.argv[1], b'{\"count\":4}'), \
+                                  ('POST', sys.argv[1] + '/borrow', b'{\"ttl\":60}')):\n  \
+            print(r.urlopen(r.Request(url, body, method=method)).status)";
+    let fetch = "const [pool] = process.argv.slice(1); (async () => { \
+        for (const body of ['{\"count\":4}', new Blob(['{\"count\":4}'])]) \
+            console.log((await fetch(pool, { method: 'PUT', body })).status); \
+        console.log((await fetch(pool + '/borrow', { method: 'POST', body: '{\"ttl\":60}' })).status); })()";
+    let curl = "for call in '-X PUT -d {\"count\":4} '$0 '-d {\"ttl\":60} '$0/borrow; do \
+                curl -s -o /dev/null -w '%{http_code}\\n' $call; done";
+    for (program, script, answers) in
+        [("bash", ["-c", curl], 2), ("python3", ["-c", urllib], 2), ("node", ["-e", fetch], 3)]
+    {
+        let output = std::process::Command::new(program).args(script).arg(&pool).output();
+        let Ok(output) = output else {
+            litelease_proof::rig::tell(&format!("SKIPPED: {program} is not installed"));
+            continue;
+        };
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(told, "200\n".repeat(answers), "{program}: {output:?}");
+    }
+    assert_eq!(server.client().in_use(), 3);
 }
 
 #[test]

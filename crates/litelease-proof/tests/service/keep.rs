@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease_proof::rig::TestFolder;
-use litelease_proof::server::{Client, POOL, Server};
+use litelease_proof::server::{Client, NO_LEASE, POOL, Server};
 use serde_json::{Value, json};
 
 fn kept(client: &mut Client) -> Value {
@@ -31,7 +31,7 @@ fn a_kept_slot_outlives_its_ttl_and_is_returned_like_any_other() {
     let place = TestFolder::new("WAL");
     let server = Server::start(&place.file, &[]);
     let mut client = server.client();
-    assert_eq!(client.call("POST", "/keep", &json!({"lease": "x"})).status, 404);
+    assert_eq!(client.call("POST", "/keep", &json!({"lease": NO_LEASE})).status, 404);
     client.register(1);
     let lease = kept(&mut client);
     thread::sleep(Duration::from_millis(2100));
@@ -48,7 +48,13 @@ fn a_kept_slot_outlives_its_ttl_and_is_returned_like_any_other() {
     assert_eq!((&renewed["expires_in"], &renewed["expires_at_unix"]), (&Value::Null, &Value::Null));
     assert_eq!(client.call("POST", "/return", &lease).json(), json!({"returned": true}));
     let late = client.call("POST", "/keep", &lease);
-    assert_eq!((late.status, late.error()), (409, "the lease is no longer live".into()));
+    assert_eq!(
+        (late.status, late.error()),
+        (
+            409,
+            "the lease is no longer live: it has expired or was returned, so borrow again".into()
+        )
+    );
     let lent = client.call("POST", "/borrow", &json!({"ttl": 30}));
     assert_eq!((lent.status, &lent.json()["expires_in"]), (200, &json!(30)));
     assert_eq!(state(&server)["slots"][0].get("kept_for"), None);
@@ -60,12 +66,18 @@ fn malformed_keeps_are_refused_with_a_sentence() {
     let server = Server::start(&place.file, &[]);
     let mut client = server.client();
     client.register(1);
-    for body in [json!({}), json!({"lease": 4}), json!({"lease": "x", "ttl": 1}), json!([])] {
+    for body in [
+        json!({}),
+        json!({"lease": 4}),
+        json!({"lease": "x"}),
+        json!({"lease": "x", "ttl": 1}),
+        json!([]),
+    ] {
         let refused = client.call("POST", "/keep", &body);
         assert_eq!(refused.status, 400, "{body}: {refused:?}");
         assert!(!refused.error().is_empty());
     }
-    assert_eq!(client.call("POST", "/keep", &json!({"lease": "x"})).status, 409);
+    assert_eq!(client.call("POST", "/keep", &json!({"lease": NO_LEASE})).status, 409);
     assert_eq!(client.call("GET", "/keep", &Value::Null).status, 405);
 }
 

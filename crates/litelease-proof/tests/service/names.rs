@@ -71,7 +71,10 @@ fn every_call_on_names_answers_as_the_contract_says() {
     // The same owner text is no exception.
     for owner in ["b", "a"] {
         let busy = v1(&mut client, "claim", json!({"name": "backup/db", "owner": owner, "ttl": 1}));
-        assert_eq!((busy.status, busy.error()), (409, "the name has a live owner".into()));
+        assert_eq!(
+            (busy.status, busy.error()),
+            (409, "the name has a live owner: ask again later, or wait for it with wait".into())
+        );
         let current = &busy.json()["current"];
         assert_eq!((&current["owner"], &current["token"]), (&json!("a"), &json!(41)));
         assert!(!busy.body.contains(grant.as_str().unwrap()), "the secret is shown to nobody else");
@@ -118,7 +121,7 @@ fn every_call_on_names_answers_as_the_contract_says() {
 fn bad_input_on_names_is_refused_with_one_sentence_and_changes_nothing() {
     let (_place, server) = served(&[]);
     let mut client = server.client();
-    let of_hold = litelease::Identity::new(litelease_keeper::HolderKind::Hold).to_string();
+    let of_hold = litelease::Identity::new(litelease_hold::HolderKind::Hold).to_string();
     let held = json!({"name": "x", "owner": of_hold, "ttl": 1});
     for (call, body, words) in [
         ("claim", json!({"name": "x", "owner": "a"}), "ttl is missing"),
@@ -131,7 +134,7 @@ fn bad_input_on_names_is_refused_with_one_sentence_and_changes_nothing() {
         ("claim", json!({"name": "x", "owner": "a", "ttl": 1, "min_token": -1}), "min_token must"),
         ("claim", json!({"name": "x", "owner": "a", "ttl": 1, "min_token": 1_i64 << 53}), "2^53"),
         ("claim", json!({"name": "x", "owner": "a", "ttl": 1, "token": 1}), "unknown field"),
-        ("claim", held, "hold and run make texts of this form"),
+        ("claim", held, "those of this form belong to hold and run"),
         ("renew", json!({"grant": "x"}), "ttl is missing"),
         ("renew", json!({"name": "x", "owner": "a", "ttl": 1}), "known are grant, ttl"),
         ("release", json!({}), "grant is missing"),
@@ -198,7 +201,7 @@ fn waiting_claims_are_served_in_the_order_in_which_they_came() {
     // A wait that is over is answered with who has it.
     let late = v1(&mut client, "claim", json!({"name": "x", "owner": "z", "ttl": 1, "wait": 0.05}));
     assert_eq!((late.status, &late.json()["current"]["owner"]), (409, &json!("d")));
-    assert_eq!(late.error(), "the name did not come free in time");
+    assert_eq!(late.error(), "the name did not come free in time: ask again");
     // One that waits for a lease to end on its own.
     let short = v1(&mut client, "claim", json!({"name": "y", "owner": "a", "ttl": 0.2}));
     assert_eq!(short.status, 200);

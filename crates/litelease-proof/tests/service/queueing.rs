@@ -275,7 +275,10 @@ fn a_shutdown_answers_who_waits_and_a_restart_loses_nothing() {
     assert!(server.stop(), "it ends in good order");
     tell(&format!("a shutdown with a waiter and a watcher took {:?}", started.elapsed()));
     let answer = waiter.receive().unwrap();
-    assert_eq!((answer.status, answer.error()), (503, "the server is shutting down".into()));
+    assert_eq!(
+        (answer.status, answer.error()),
+        (503, "the server is shutting down: ask again when it is back".into())
+    );
 
     let server = Server::start(&place.file, &[]);
     let mut client = server.client();
@@ -352,7 +355,10 @@ fn a_database_that_is_locked_fails_all_and_works_again() {
     second.send("POST", &format!("/l/{POOL}/borrow"), r#"{"ttl":60}"#, "").unwrap();
     let failed = client.call("POST", "/borrow", &json!({"ttl": 60}));
     assert_eq!((failed.status, second.receive().unwrap().status), (502, 502));
-    assert_eq!(failed.error(), "the database failed; it is safe to try again");
+    assert_eq!(
+        failed.error(),
+        "the database failed: it is safe to try again; the server's log says more"
+    );
     other.execute_batch("ROLLBACK").unwrap();
     assert_eq!(borrow(&mut client)["token"], json!(1), "nothing was lent out meanwhile");
 }

@@ -44,7 +44,7 @@ fn variables_are_heard_flags_come_first_and_a_signal_ends_it_well() {
     let (mut child, line) = start(&desk, &["--max-ttl", "90"], &variables);
     let mut client = client(&line);
     let refused = client.call("PUT", "", &json!({"count": 4}));
-    assert_eq!(refused.error(), "count must be at most 3");
+    assert_eq!(refused.error(), "count must be at most 3 (the server's --max-count)");
     client.register(3);
     let lent = client.call("POST", "/borrow", &json!({"ttl": 1e9})).json();
     assert_eq!(lent["expires_in"], json!(90), "the flag, in plain seconds");
@@ -100,8 +100,12 @@ fn what_cannot_be_served_is_refused_with_the_way_out_and_left_as_it_was() {
         (&["--listen", "192.0.2.1:7070"], 69, &["192.0.2.1:7070", "no such address"]),
         (&["--listen", "7070"], 64, &["say ADDRESS:PORT"]),
         (&["--listen", "nowhere.invalid:7070"], 69, &["nowhere.invalid:7070"]),
-        (&[free, "--db", "missing/x.sqlite3"], 69, &["missing/x.sqlite3", "is its folder there"]),
-        (&[free, "--db", "folder"], 69, &["folder", "is its folder there"]),
+        (
+            &[free, "--db", "missing/x.sqlite3"],
+            69,
+            &["missing/x.sqlite3", "check that its folder exists"],
+        ),
+        (&[free, "--db", "folder"], 69, &["folder", "check that its folder exists"]),
         (&[free, "--db", ""], 64, &["a value is required for '--db"]),
         (&[free, "--db", "notes.txt"], 69, &["notes.txt is not a database", "--db"]),
         (&[free, "--db", "long.txt"], 69, &["long.txt", "not a database", "--db"]),

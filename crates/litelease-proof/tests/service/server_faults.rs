@@ -9,7 +9,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use litelease_proof::rig::{TestFolder, eventually, tell};
-use litelease_proof::server::{Client, POOL, Response, Server};
+use litelease_proof::server::{Client, NO_LEASE, POOL, Response, Server};
 use litelease_proof::trouble::{Injected, SmallDisk};
 use serde_json::{Value, json};
 
@@ -46,7 +46,10 @@ impl Books {
         for headers in ["", "Idempotency-Key: a\r\n", "", "Idempotency-Key: a\r\n"] {
             let refused = borrow(&mut self.client, headers);
             assert_eq!(refused.status, 502, "{what}: {refused:?}");
-            assert_eq!(refused.error(), "the database failed; it is safe to try again");
+            assert_eq!(
+                refused.error(),
+                "the database failed: it is safe to try again; the server's log says more"
+            );
         }
         let body = json!({"lease": self.first["lease"], "ttl": 6000});
         let refused = self.client.call("POST", "/renew", &body);
@@ -57,7 +60,7 @@ impl Books {
     /// token.
     fn balance(&mut self, what: &str) {
         eventually("it works again", || {
-            let returned = self.client.call("POST", "/return", &json!({"lease": "nobody's"}));
+            let returned = self.client.call("POST", "/return", &json!({"lease": NO_LEASE}));
             (returned.status == 200).then_some(())
         });
         eventually("what nobody got is back", || (self.client.in_use() == 1).then_some(()));
@@ -126,7 +129,7 @@ fn a_server_on_a_full_disk_is_not_ready_and_is_again_when_there_is_room() {
         if round == 1 {
             eventually("a borrow fails", || {
                 let answer = borrow(&mut books.client, "Idempotency-Key: a\r\n");
-                let body = json!({"lease": "nobody's"});
+                let body = json!({"lease": NO_LEASE});
                 // A commit of nothing works on any disk, and is no reason to believe that it is
                 // well.
                 assert_eq!(books.client.call("POST", "/return", &body).status, 200);

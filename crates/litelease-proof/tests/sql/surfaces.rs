@@ -43,9 +43,8 @@ impl Crate {
         db
     }
 
-    fn grant(lease: &str, owner: &str, token: i64) -> litelease::LeaseInfo {
-        let (name, owner) = (lease.to_owned(), owner.to_owned());
-        litelease::LeaseInfo { name, owner, token, lease_expires_at_ms: 0 }
+    fn grant<'a>(name: &'a str, owner: &'a str, token: i64) -> litelease::GrantRef<'a> {
+        litelease::GrantRef { name, token, owner: Some(owner) }
     }
 }
 
@@ -75,11 +74,11 @@ impl Surface for Crate {
     fn renew(&self, file: &Path, lease: &str, owner: &str, token: i64) -> Option<i64> {
         let grant = Crate::grant(lease, owner, token);
         let ttl = Duration::from_millis(TTL_MS.unsigned_abs());
-        Crate::open(file).renew(&grant, ttl).unwrap().renewed().map(|lease| lease.token)
+        Crate::open(file).renew(grant, ttl).unwrap().renewed().map(|lease| lease.token)
     }
 
     fn release(&self, file: &Path, lease: &str, owner: &str, token: i64) -> bool {
-        let released = Crate::open(file).release(&Crate::grant(lease, owner, token)).unwrap();
+        let released = Crate::open(file).release(Crate::grant(lease, owner, token)).unwrap();
         matches!(released, litelease::ReleaseResult::Released { .. })
     }
 
@@ -175,7 +174,7 @@ elif isinstance(answer, (Released, str)):
     fn start(&self, file: &Path, program: &str) -> std::process::Output {
         let program = format!(
             "import sqlite3, sys
-from litelease import Acquired, LeaseInfo, Litelease, Released, Renewed
+from litelease import Acquired, Lease, Litelease, Released, Renewed
 db = Litelease(sqlite3.connect(sys.argv[1]))
 {program}"
         );
@@ -219,13 +218,13 @@ db.conn.{end}()"
     }
 
     fn renew(&self, file: &Path, lease: &str, owner: &str, token: i64) -> Option<i64> {
-        let grant = format!("LeaseInfo({lease:?}, {owner:?}, {token}, 0)");
+        let grant = format!("Lease({lease:?}, {owner:?}, {token}, 0)");
         let call = format!("renew({grant}, ttl_ms={TTL_MS})");
         self.ask(file, &call).map(|token| token.parse().unwrap())
     }
 
     fn release(&self, file: &Path, lease: &str, owner: &str, token: i64) -> bool {
-        let grant = format!("LeaseInfo({lease:?}, {owner:?}, {token}, 0)");
+        let grant = format!("Lease({lease:?}, {owner:?}, {token}, 0)");
         self.ask(file, &format!("release({grant})")).is_some()
     }
 

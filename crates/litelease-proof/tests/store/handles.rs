@@ -12,8 +12,8 @@ use litelease::rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use litelease::rusqlite::trace::{TraceEvent, TraceEventCodes};
 use litelease::rusqlite::{Connection, TransactionBehavior, ffi};
 use litelease::{
-    Checkpoint, ClaimResult, Error, Guard, HoldError, HoldOptions, LeaseInfo, Leases, Litelease,
-    LiteleaseRef, RawLitelease, functions,
+    Checkpoint, ClaimResult, Error, GrantRef, Guard, HoldError, HoldOptions, Leases, Litelease,
+    LiteleaseRef, RawLitelease, Reason, ReleaseResult, RenewResult, functions,
 };
 use litelease_proof::rig::{LONG, TestFolder, acquired, extension, load_extension, memory};
 
@@ -352,11 +352,7 @@ fn an_interrupt_leaves_nothing_behind_for_the_next_handle() {
         left.store(i64::MAX, Ordering::Relaxed);
         interrupted += usize::from(purged.is_err()) + usize::from(claimed.is_err());
 
-        // Whatever is still open is not the next caller's: their transaction is their own, and
-        // stays so.
-        if !conn.is_autocommit() {
-            let _ = LiteleaseRef::new(&conn).token("x");
-        }
+        // The next caller's transaction is their own, and stays so.
         assert!(conn.is_autocommit(), "step {step}");
         conn.execute_batch("BEGIN; INSERT INTO mine VALUES (1)").unwrap();
         let _ = acquired(LiteleaseRef::joining(&conn).claim("mine", "a", LONG));
@@ -376,14 +372,32 @@ fn an_interrupt_leaves_nothing_behind_for_the_next_handle() {
     close(conn);
 }
 
+#[test]
+fn a_grant_may_be_named_by_its_name_and_token_alone() {
+    let conn = connection();
+    let db = LiteleaseRef::new(&conn);
+    let first = db.claim("x", "a", LONG).unwrap().acquired().unwrap();
+    assert!(db.renew(("x", first.token), LONG).unwrap().renewed().is_some());
+    assert!(db.attach(("x", first.token), "v").unwrap().is_done());
+    let second = db.transfer(("x", first.token), "b", LONG).unwrap().transferred().unwrap();
+    // The old token is superseded, and not merely another owner's.
+    let reason = Reason::Superseded { by: second.token };
+    let rejected = db.renew(("x", first.token), LONG).unwrap();
+    assert!(matches!(rejected, RenewResult::Rejected { reason: why, .. } if why == reason));
+    let rejected = db.release(("x", first.token)).unwrap();
+    assert!(matches!(rejected, ReleaseResult::Rejected { reason: why, .. } if why == reason));
+    // With its owner, it is exactly that owner's grant.
+    let other = GrantRef { name: "x", token: second.token, owner: Some("c") };
+    assert!(matches!(db.release(other).unwrap(), ReleaseResult::Rejected { .. }));
+    let released = db.release(("x", second.token)).unwrap();
+    assert!(matches!(released, ReleaseResult::Released { token: 2, .. }));
+}
+
 type Verb = fn(&Leases) -> litelease::Result<()>;
 
 /// Every verb of every handle.
 fn verbs() -> Vec<(&'static str, Verb)> {
-    fn lease() -> LeaseInfo {
-        let (name, owner) = ("x".to_owned(), "a".to_owned());
-        LeaseInfo { name, owner, token: 1, lease_expires_at_ms: 0 }
-    }
+    const GRANT: GrantRef<'_> = GrantRef { name: "x", token: 1, owner: Some("a") };
     vec![
         ("bootstrap", |db| db.bootstrap()),
         ("claim", |db| db.claim("x", "a", LONG).map(drop)),
@@ -391,11 +405,11 @@ fn verbs() -> Vec<(&'static str, Verb)> {
         ("claim_above", |db| db.claim_above("x", "a", LONG, 7).map(drop)),
         ("ensure", |db| db.ensure("x", "a", LONG).map(drop)),
         ("renew_by_owner", |db| db.renew_by_owner("x", "a", LONG).map(drop)),
-        ("renew", |db| db.renew(&lease(), LONG).map(drop)),
+        ("renew", |db| db.renew(GRANT, LONG).map(drop)),
         ("release_by_owner", |db| db.release_by_owner("x", "a").map(drop)),
-        ("release", |db| db.release(&lease()).map(drop)),
+        ("release", |db| db.release(GRANT).map(drop)),
         ("transfer_by_owner", |db| db.transfer_by_owner("x", "a", "b", LONG).map(drop)),
-        ("transfer", |db| db.transfer(&lease(), "b", LONG).map(drop)),
+        ("transfer", |db| db.transfer(GRANT, "b", LONG).map(drop)),
         ("break_lease", |db| db.break_lease("x").map(drop)),
         ("inspect", |db| db.inspect("x").map(drop)),
         ("owner", |db| db.owner("x").map(drop)),
@@ -407,24 +421,24 @@ fn verbs() -> Vec<(&'static str, Verb)> {
         ("restore_fence", |db| db.restore_fence().map(drop)),
         ("restore_fence_above", |db| db.restore_fence_above(0).map(drop)),
         ("epoch", |db| db.epoch().map(drop)),
-        ("claim_from_dead", |db| db.claim_from_dead("x", "b", LONG, &lease()).map(drop)),
+        ("claim_from_dead", |db| db.claim_from_dead("x", "b", LONG, GRANT).map(drop)),
         ("guard", |db| db.guard("mine", "x", &Guard::by_connection())),
         ("unguard", |db| db.unguard("mine", Some("x")).map(drop)),
         ("guards", |db| db.guards().map(drop)),
-        ("present", |db| db.present("x", 1).map(drop)),
+        ("present", |db| db.present(("x", 1)).map(drop)),
         ("withdraw", |db| db.withdraw("x")),
-        ("checkpoint", |db| db.checkpoint("x", 1, "done").map(drop)),
+        ("checkpoint", |db| db.checkpoint(("x", 1), "done").map(drop)),
         ("last_checkpoint", |db| db.last_checkpoint("x").map(|_: Option<Checkpoint>| ())),
-        ("attach", |db| db.attach("x", 1, "here").map(drop)),
+        ("attach", |db| db.attach(("x", 1), "here").map(drop)),
         ("value", |db| db.value("x").map(drop)),
         ("leases_under", |db| {
             db.leases_under("x").collect::<litelease::Result<Vec<_>>>().map(drop)
         }),
-        ("limit", |db| db.limit("x", 1, None, Some(1 << 60)).map(drop)),
-        ("progress", |db| db.progress("x", 1).map(drop)),
+        ("limit", |db| db.limit(("x", 1), None, Some(1 << 60)).map(drop)),
+        ("progress", |db| db.progress(("x", 1)).map(drop)),
         ("request", |db| db.request("x", "r", LONG).map(drop)),
         ("requested", |db| db.requested("x").map(drop)),
-        ("hand_over", |db| db.hand_over(&lease(), LONG).map(drop)),
+        ("hand_over", |db| db.hand_over(GRANT, LONG).map(drop)),
         ("withdraw_request", |db| db.withdraw_request("x", "r").map(drop)),
         ("take_over", |db| db.take_over("x", "a", LONG).map(drop)),
         ("admit", |db| db.admit("x", 1).map(drop)),

@@ -1,5 +1,5 @@
-//! `sqlite3_interrupt` while a statement of the caller's is running: it stops ROLLBACK too, and
-//! still no transaction of ours may stay open, nor may a later verb join one.
+//! `sqlite3_interrupt` while a statement of the caller's is running stops ROLLBACK too, and an
+//! authorizer can forbid it. Still a change whose verb returned an error is never committed.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, ffi};
 use litelease::{Error, Litelease, LiteleaseRef, RawLitelease, functions};
+use litelease_proof::boot::{Boot, pretend};
 use litelease_proof::rig::{LONG, TestFolder, acquired, sqlite_code};
-use litelease_store::boot::{Boot, pretend};
 
 /// A file with the lease table and a pool, and a connection to it that no handle has used yet.
 fn file() -> (TestFolder, Litelease, Connection) {
@@ -21,63 +21,66 @@ fn file() -> (TestFolder, Litelease, Connection) {
     (place, other, conn)
 }
 
-/// What else happens at the time of the interrupt.
+/// What happens when a row of ours is written.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Besides {
-    Nothing,
-    /// SQLite must compile every statement again, which the interrupt stops at white space.
-    Expires,
-    /// The same, and an authorizer forbids what would still help: the transaction stays open.
-    Forbids,
+enum Trouble {
+    Interrupt,
+    /// SQLite must also compile every statement again, which the interrupt stops at white space.
+    InterruptAndExpire,
+    /// An authorizer also forbids every statement that is compiled from then on.
+    InterruptAndForbid,
+    /// Only the authorizer.
+    Forbid,
 }
 
-/// Interrupts the connection once, when a row of ours is written.
-fn interrupt_next_write(conn: &mut Connection, besides: Besides) {
+impl Trouble {
+    const ALL: [Trouble; 4] = [
+        Trouble::Interrupt,
+        Trouble::InterruptAndExpire,
+        Trouble::InterruptAndForbid,
+        Trouble::Forbid,
+    ];
+
+    fn forbids(self) -> bool {
+        matches!(self, Trouble::InterruptAndForbid | Trouble::Forbid)
+    }
+}
+
+/// Has the connection meet trouble once, when a row of ours is written.
+fn at_next_write(conn: &mut Connection, trouble: Trouble) {
     unsafe extern "C" fn forbid(
         _: *mut c_void,
-        action: c_int,
+        _: c_int,
         _: *const c_char,
         _: *const c_char,
         _: *const c_char,
         _: *const c_char,
     ) -> c_int {
-        if action == ffi::SQLITE_PRAGMA { ffi::SQLITE_DENY } else { ffi::SQLITE_OK }
+        ffi::SQLITE_DENY
     }
     let armed = AtomicBool::new(true);
     let handle = conn.get_interrupt_handle();
     // SAFETY: it is used in this thread only, by a hook that goes with the connection.
     let db = unsafe { conn.handle() } as usize;
     let hook = move |_, _: &str, table: &str, _| {
-        if table.starts_with("litelease") && armed.swap(false, Ordering::Relaxed) {
+        if !table.starts_with("litelease") || !armed.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if trouble != Trouble::Forbid {
             handle.interrupt();
-            let db = db as *mut ffi::sqlite3;
+        }
+        if trouble != Trouble::Interrupt {
+            let authorizer = trouble.forbids().then_some(forbid as _);
             // SAFETY: the connection is open: it is calling.
-            unsafe {
-                match besides {
-                    Besides::Nothing => {}
-                    Besides::Expires => drop(ffi::sqlite3_set_authorizer(db, None, null_mut())),
-                    Besides::Forbids => {
-                        ffi::sqlite3_set_authorizer(db, Some(forbid), null_mut());
-                    }
-                }
-            }
+            unsafe { ffi::sqlite3_set_authorizer(db as *mut ffi::sqlite3, authorizer, null_mut()) };
         }
     };
     conn.update_hook(Some(hook)).unwrap();
 }
 
-/// A file, and a connection on which the transaction of an interrupted `raise` is still open.
-fn left_open(is_used_before: bool) -> (TestFolder, Litelease, Connection) {
-    let (place, other, mut conn) = file();
-    if is_used_before {
-        acquired(LiteleaseRef::new(&conn).claim("z", "a", LONG));
-    }
-    interrupt_next_write(&mut conn, Besides::Forbids);
-    interrupted_by_hook(&conn, |db| db.raise(5));
+fn allow_everything(conn: &Connection) {
     // SAFETY: the connection is open.
     unsafe { ffi::sqlite3_set_authorizer(conn.handle(), None, null_mut()) };
-    assert!(!conn.is_autocommit(), "nothing is left open");
-    (place, other, conn)
 }
 
 /// Interrupts a call of several statements while rows of the caller's are being read.
@@ -85,50 +88,131 @@ fn interrupted(
     conn: &mut Connection,
     call: impl FnOnce(&LiteleaseRef<'_>) -> litelease::Result<()>,
 ) {
-    interrupt_next_write(conn, Besides::Nothing);
-    interrupted_by_hook(conn, call);
+    at_next_write(conn, Trouble::Interrupt);
+    fails_while_reading(conn, call);
 }
 
-fn interrupted_by_hook(
+fn fails_while_reading(
     conn: &Connection,
     call: impl FnOnce(&LiteleaseRef<'_>) -> litelease::Result<()>,
 ) {
     let mut reading = conn.prepare("SELECT id FROM mine").unwrap();
     let mut rows = reading.query([]).unwrap();
     rows.next().unwrap();
-    assert_eq!(sqlite_code(call(&LiteleaseRef::new(conn))), ffi::SQLITE_INTERRUPT);
+    let code = sqlite_code(call(&LiteleaseRef::new(conn)));
+    assert!([ffi::SQLITE_INTERRUPT, ffi::SQLITE_AUTH].contains(&code), "{code}");
 }
 
 fn synchronous(conn: &Connection) -> i64 {
     conn.query_row("PRAGMA synchronous", [], |row| row.get(0)).unwrap()
 }
 
+/// What a verb of several statements stores.
+type Call = fn(&LiteleaseRef<'_>) -> litelease::Result<()>;
+
+const CALLS: [(&str, Call); 3] = [
+    ("raise", |db| db.raise(5)),
+    ("borrow", |db| db.pools().borrow("p", LONG).map(drop)),
+    ("restore_fence", |db| db.restore_fence().map(drop)),
+];
+
+/// What all of them change.
+fn stored(db: &Litelease) -> (i64, i64) {
+    (db.epoch().unwrap().newest, db.pools().info("p").unwrap().unwrap().in_use)
+}
+
 #[test]
-fn an_interrupted_call_leaves_no_transaction_open_while_rows_are_read() {
+fn a_call_that_failed_leaves_no_transaction_open_while_rows_are_read() {
     // SQLite refused our ROLLBACK, because the interrupt lasted as long as the caller's read. The
     // transaction stayed open, a claim through the next handle joined it, and was told as granted
     // although nobody ever committed it.
-    for (what, call) in [
-        ("raise", (|db| db.raise(5)) as fn(&LiteleaseRef<'_>) -> litelease::Result<()>),
-        ("borrow", |db| db.pools().borrow("p", LONG).map(drop)),
-        ("restore_fence", |db| db.restore_fence().map(drop)),
-    ] {
-        for besides in [Besides::Nothing, Besides::Expires] {
+    for (what, call) in CALLS {
+        for trouble in Trouble::ALL {
             for is_used_before in [false, true] {
-                let what = format!("{what}, {besides:?}, used before {is_used_before}");
+                let what = format!("{what}, {trouble:?}, used before {is_used_before}");
                 let (_place, other, mut conn) = file();
                 if is_used_before {
                     acquired(LiteleaseRef::new(&conn).claim("z", "a", LONG));
                 }
-                let before = synchronous(&conn);
-                interrupt_next_write(&mut conn, besides);
-                interrupted_by_hook(&conn, call);
+                let before = (stored(&other), synchronous(&conn));
+                at_next_write(&mut conn, trouble);
+                fails_while_reading(&conn, call);
                 assert!(conn.is_autocommit(), "{what}: a transaction is left open");
-                assert_eq!(synchronous(&conn), before, "{what}");
+                allow_everything(&conn);
+                // Nothing is left to commit.
+                assert!(conn.execute_batch("COMMIT").is_err(), "{what}");
+                assert_eq!(stored(&other), before.0, "{what}: it is committed");
                 acquired(LiteleaseRef::new(&conn).claim("x", "a", LONG));
                 assert!(other.inspect("x").unwrap().is_some(), "{what}: a grant that nobody sees");
+                // An authorizer that forbids pragmas keeps the first handle from putting it back.
+                if is_used_before || !trouble.forbids() {
+                    assert_eq!(synchronous(&conn), before.1, "{what}");
+                }
             }
         }
+    }
+}
+
+#[test]
+fn nothing_of_a_call_that_failed_is_committed_with_the_callers_transaction() {
+    // The interrupt stopped ROLLBACK TO as well, and the caller committed half of the change.
+    for (what, call) in CALLS {
+        for trouble in Trouble::ALL {
+            let what = format!("{what}, {trouble:?}");
+            let (_place, other, mut conn) = file();
+            let before = stored(&other);
+            conn.execute_batch("BEGIN IMMEDIATE; INSERT INTO mine VALUES (3)").unwrap();
+            at_next_write(&mut conn, trouble);
+            fails_while_reading(&conn, call);
+            allow_everything(&conn);
+            let is_ended = conn.is_autocommit();
+            assert_eq!(conn.execute_batch("COMMIT").is_err(), is_ended, "{what}");
+            assert_eq!(stored(&other), before, "{what}: it is committed");
+            let count = "SELECT count(*) FROM mine";
+            let mine: i64 = other.conn().query_row(count, [], |row| row.get(0)).unwrap();
+            assert_eq!(mine, if is_ended { 2 } else { 3 }, "{what}");
+        }
+    }
+}
+
+/// A progress handler stops a statement after any of its steps. After the last ones the change was
+/// made already: the verb failed, and the caller's COMMIT stored it.
+#[test]
+fn a_verb_that_is_stopped_after_its_last_step_is_not_committed_either() {
+    type Call = fn(&LiteleaseRef<'_>) -> litelease::Result<()>;
+    let calls: [(&str, Call); 4] = [
+        ("claim", |db| db.claim("new", "a", LONG).map(drop)),
+        ("renew", |db| db.renew_by_owner("old", "a", LONG * 2).map(drop)),
+        ("release", |db| db.release_by_owner("old", "a").map(drop)),
+        ("break", |db| db.break_lease("old").map(drop)),
+    ];
+    for (what, call) in calls {
+        let mut failures = 0;
+        for steps in 1.. {
+            let (_place, other, mut conn) = file();
+            acquired(other.claim("old", "a", LONG));
+            // Compiles what the verb runs.
+            let _ = LiteleaseRef::new(&conn).inspect("old").unwrap();
+            let rows = || format!("{:?}", other.list().unwrap());
+            let before = rows();
+            conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+            let mut left = steps;
+            let stop = move || {
+                left -= 1;
+                left == 0
+            };
+            conn.progress_handler(1, Some(stop)).unwrap();
+            let done = call(&LiteleaseRef::new(&conn));
+            conn.progress_handler(0, None::<fn() -> bool>).unwrap();
+            let is_committed = conn.execute_batch("COMMIT").is_ok();
+            if done.is_ok() {
+                assert!(is_committed && rows() != before, "{what}");
+                break;
+            }
+            failures += 1;
+            assert_eq!(rows(), before, "{what} was stopped at step {steps}: {done:?}");
+        }
+        assert!(failures > 20, "{what}");
     }
 }
 
@@ -184,7 +268,7 @@ fn an_interrupted_sql_function_takes_no_row_of_the_callers_with_it() {
     // the next call rolled it back.
     let (_place, other, mut conn) = file();
     functions::register(&conn).unwrap();
-    interrupt_next_write(&mut conn, Besides::Nothing);
+    at_next_write(&mut conn, Trouble::Interrupt);
     let raised = conn.query_row("SELECT litelease_raise(5)", [], |row| row.get::<_, i64>(0));
     assert!(raised.is_err());
     assert!(conn.is_autocommit());
@@ -199,99 +283,17 @@ fn an_interrupted_sql_function_takes_no_row_of_the_callers_with_it() {
 }
 
 #[test]
-fn no_handle_joins_a_transaction_that_could_not_be_rolled_back() {
-    // The debt belonged to one handle, and the open transaction to the connection.
-    type Next = fn(&mut Connection) -> litelease::Result<bool>;
-    let handles: [(&str, Next); 4] = [
-        ("plain", |conn| LiteleaseRef::new(conn).claim("x", "a", LONG).map(|_| true)),
-        ("raw", |conn| {
-            // SAFETY: the connection stays open and in this thread while it is borrowed.
-            unsafe { RawLitelease::new(conn.handle(), conn) }.claim("x", "a", LONG).map(|_| true)
-        }),
-        ("function", |conn| {
-            functions::register(conn)?;
-            Ok(conn.query_row("SELECT litelease_claim('x', 'a', 30000)", [], |_| Ok(true))?)
-        }),
-        ("joining", |conn| match LiteleaseRef::joining(conn).claim("x", "a", LONG) {
-            Err(Error::NotInTransaction) => Ok(false),
-            claimed => panic!("{claimed:?}"),
-        }),
-    ];
-    for is_used_before in [false, true] {
-        for (what, next) in handles {
-            let (_place, other, mut conn) = left_open(is_used_before);
-            let is_granted = next(&mut conn).unwrap();
-            assert!(conn.is_autocommit(), "{what}");
-            assert_eq!(other.inspect("x").unwrap().is_some(), is_granted, "{what}");
-            assert_eq!(other.epoch().unwrap(), LiteleaseRef::new(&conn).epoch().unwrap(), "{what}");
-        }
-        let (_place, other, conn) = left_open(is_used_before);
-        let mut db = Litelease::from_connection(conn);
-        assert_eq!(db.epoch().unwrap(), other.epoch().unwrap(), "it reads what is committed");
-        let tx = db.transaction().unwrap();
-        acquired(tx.claim("x", "a", LONG));
-        tx.commit().unwrap();
-        assert!(other.inspect("x").unwrap().is_some());
-    }
-}
-
-#[test]
-fn rows_of_the_callers_in_a_transaction_that_was_left_open_are_not_lost_silently() {
-    for is_used_before in [false, true] {
-        let (_place, other, conn) = left_open(is_used_before);
-        conn.execute("INSERT INTO mine VALUES (3)", []).unwrap();
-        for _ in 0..2 {
-            let refused = LiteleaseRef::new(&conn).claim("x", "a", LONG);
-            assert!(refused.as_ref().unwrap_err().to_string().contains("run ROLLBACK"));
-            assert_eq!(sqlite_code(refused), ffi::SQLITE_INTERRUPT);
-            assert!(LiteleaseRef::joining(&conn).token("x").is_err());
-            assert!(!conn.is_autocommit());
-        }
-        conn.execute_batch("ROLLBACK; BEGIN IMMEDIATE; INSERT INTO mine VALUES (3)").unwrap();
-        acquired(LiteleaseRef::joining(&conn).claim("x", "a", LONG));
-        conn.execute_batch("COMMIT").unwrap();
-        assert!(other.inspect("x").unwrap().is_some());
-    }
-}
-
-/// A file, and a connection whose `synchronous` was NORMAL and is still raised after an interrupt.
-///
-/// After a rollback that changes the schema SQLite must read that again, and does not while it is
-/// interrupted.
-fn left_raised() -> (TestFolder, Connection) {
-    let (place, other, mut conn) = file();
+fn synchronous_is_put_back_by_the_next_handle() {
+    // After a rollback that changes the schema SQLite must read that again, and does not while it
+    // is interrupted.
+    let (_place, other, mut conn) = file();
+    acquired(LiteleaseRef::new(&conn).claim("z", "a", LONG));
     other.conn().execute_batch("DROP TABLE litelease_meta").unwrap();
     pretend(Some(Boot::Known(78)));
     conn.execute_batch("PRAGMA synchronous = NORMAL").unwrap();
     interrupted(&mut conn, |db| db.claim("x", "a", LONG).map(drop));
     assert_eq!(synchronous(&conn), 3, "nothing is owed");
-    (place, conn)
-}
-
-#[test]
-fn synchronous_is_put_back_through_another_handle() {
-    let (_place, conn) = left_raised();
     acquired(LiteleaseRef::new(&conn).claim("x", "a", LONG));
     assert_eq!(synchronous(&conn), 1);
-    pretend(None);
-}
-
-#[test]
-fn what_is_owed_ends_with_its_connection() {
-    // A new connection often has the address of one that was closed.
-    let mut reused = 0;
-    for _ in 0..20 {
-        let (place, conn) = left_raised();
-        // SAFETY: only the address is used.
-        let address = |conn: &Connection| unsafe { conn.handle() } as usize;
-        let before = address(&conn);
-        conn.close().map_err(|(_, error)| error).unwrap();
-        let conn = place.connect(Duration::ZERO);
-        reused += u32::from(address(&conn) == before);
-        assert_eq!(synchronous(&conn), 2);
-        acquired(LiteleaseRef::new(&conn).claim("x", "a", LONG));
-        assert_eq!(synchronous(&conn), 2);
-    }
-    assert!(reused > 0, "no address was used again");
     pretend(None);
 }

@@ -430,15 +430,21 @@ fn a_batch_that_is_dropped_stores_nothing() {
     let borrow = || db.pools().borrow("a", LONG).unwrap().unwrap();
     let in_use = || db.pools().info("a").unwrap().unwrap().in_use;
 
-    let batch = db.batch().unwrap();
-    borrow();
-    drop(batch);
+    db.with_store(|store| {
+        let _batch = store.begin_batch()?;
+        borrow();
+        Ok(())
+    })
+    .unwrap();
     assert!(db.conn().is_autocommit());
     assert_eq!(in_use(), 0);
 
-    let batch = db.batch().unwrap();
-    borrow();
-    batch.commit().unwrap();
+    db.with_store(|store| {
+        let batch = store.begin_batch()?;
+        borrow();
+        batch.commit()
+    })
+    .unwrap();
     assert!(db.conn().is_autocommit());
     assert_eq!(in_use(), 1);
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, OpenFlags};
 use litelease::{Litelease, LiteleaseRef};
+use litelease_proof::boot::{Boot, pretend};
 use litelease_proof::disk::{Cut, Disk, Event, Image};
 use litelease_proof::power_cut::{Epoch, Journals, Setting, Tally, cut_power, cut_power_of_shared};
 use litelease_proof::rig::{Dice, acquired, tell};
 use litelease_proof::vfs;
-use litelease_store::boot::{Boot, pretend};
 
 const SEED: u64 = 7;
 

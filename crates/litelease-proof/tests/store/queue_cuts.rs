@@ -5,10 +5,10 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use litelease::Litelease;
+use litelease_proof::boot::{Boot, pretend};
 use litelease_proof::power_cut::{Epoch, Setting, Tally};
 use litelease_proof::queue_cut::cut_power_of_queues;
 use litelease_proof::rig::{LONG, TestFolder, tell};
-use litelease_store::boot::{Boot, pretend};
 
 const SEED: u64 = 11;
 

@@ -930,7 +930,8 @@ fn a_queue_that_is_deleted_in_part_keeps_the_keys_of_the_items_that_are_left() {
     }
     // The key of a dead item is free.
     let live = keyed();
-    let slice = queue.change_slice(litelease::ManyItems::Delete, 0).unwrap();
+    let (change, when) = (litelease_store::ManyItems::Delete, litelease_store::When::At(1_000));
+    let slice = db.with_store(|store| store.change_slice("q", change, 0, when)).unwrap();
     assert_eq!((slice.count, slice.next), (0, Some(0)), "it is not done");
     assert_eq!(keyed(), live, "the key is still in use");
 }

@@ -64,9 +64,9 @@ fn nothing_is_drained_for_an_hour_after_a_restore_also_where_nobody_had_ever_rea
         for name in ["config", "another"] {
             let lease = acquired(db.claim(name, "w", Duration::from_secs(9000)));
             assert!(lease.token > floor);
-            assert!(!db.drained(name, lease.token).unwrap());
-            assert!(!db.at(later - 1).drained(name, lease.token).unwrap());
-            assert!(db.at(much_later).drained(name, lease.token).unwrap());
+            assert!(!db.drained((name, lease.token)).unwrap());
+            assert!(!db.at(later - 1).drained((name, lease.token)).unwrap());
+            assert!(db.at(much_later).drained((name, lease.token)).unwrap());
             let readers = db.readers(name).unwrap();
             assert!(matches!(&readers[..], [Reader { reader, .. }] if reader.contains("restore")));
             assert_eq!(db.at(much_later).readers(name).unwrap(), []);
@@ -101,7 +101,7 @@ fn a_table_of_readers_that_is_not_ours_is_refused_by_name() {
             db.read("config", "r", LONG).map(drop).unwrap_err(),
             db.unread("config", "r").map(drop).unwrap_err(),
             db.readers("config").map(drop).unwrap_err(),
-            db.drained("other", lease.token).map(drop).unwrap_err(),
+            db.drained(("other", lease.token)).map(drop).unwrap_err(),
             db.purge(0).map(drop).unwrap_err(),
             db.restore_fence().map(drop).unwrap_err(),
         ];
@@ -138,7 +138,7 @@ fn a_read_under_a_writer_is_refused_without_the_write_lock() {
     assert_eq!(db.read("config", "r", LONG).unwrap(), None);
     assert!(!db.unread("config", "r").unwrap());
     assert_eq!(db.readers("config").unwrap(), []);
-    assert!(db.drained("config", lease.token).unwrap());
+    assert!(db.drained(("config", lease.token)).unwrap());
     assert!(db.read("free", "r", LONG).is_err(), "this one must write");
 }
 
@@ -186,7 +186,7 @@ fn no_writer_is_drained_while_a_reader_relies_on_what_it_was_told() {
                     token = claimed.acquired().map_or(token, |lease| lease.token);
                 }
                 4 => drop(db.at(now_ms).release_by_owner("x", "w").unwrap()),
-                _ if db.at(now_ms).drained("x", token).unwrap() => {
+                _ if db.at(now_ms).drained(("x", token)).unwrap() => {
                     drained += 1;
                     newest_written = token;
                     let alive = relies.values().find(|until| **until > now_ms);

@@ -7,8 +7,8 @@ use litelease::{
     BreakResult, ClaimResult, Error, Guard, Litelease, ReleaseResult, RenewResult, RetireResult,
     Retirement, is_stale,
 };
+use litelease_proof::boot::{Boot, pretend};
 use litelease_proof::rig::{LONG, TestFolder, acquired};
-use litelease_store::boot::{Boot, pretend};
 
 const URL: &str = "etcd://10.0.0.1:2379/jobs";
 
@@ -40,16 +40,15 @@ fn a_retired_file_grants_nothing_and_everything_else_goes_on() {
     for (journal, synchronous) in [("WAL", 2), ("WAL", 1), ("DELETE", 1)] {
         let place = TestFolder::new(journal);
         let db = in_boot(7, &place, synchronous);
-        db.conn().execute_batch("CREATE TABLE results (text)").unwrap();
-        db.guard("results", "a", &Guard::by_connection()).unwrap();
         let a = acquired(db.claim("a", "me", LONG));
         let b = acquired(db.claim("b", "me", LONG));
         let c = acquired(db.claim("c", "me", LONG));
         db.pools().register("pool", 2).unwrap();
         let slot = db.pools().borrow("pool", LONG).unwrap().unwrap();
-        assert!(db.present("a", a.token).unwrap());
         assert_eq!(db.retirement().unwrap(), None);
         let retirement = retire(&db);
+        db.conn().execute_batch("CREATE TABLE results (text)").unwrap();
+        db.guard("results", "a", &Guard::by_connection()).unwrap();
         assert_eq!(retirement, Retirement { floor: 1 << 32, moved_to: URL.into() });
 
         is_exhausted(db.claim("d", "me", LONG));
@@ -68,7 +67,7 @@ fn a_retired_file_grants_nothing_and_everything_else_goes_on() {
             assert!(matches!(db.renew(&a, LONG).unwrap(), RenewResult::Renewed(_)));
             assert_eq!(acquired(db.ensure("a", "me", LONG)).token, a.token);
             assert!(db.pools().renew("pool", &slot.lease_id, LONG).unwrap().is_some());
-            assert!(db.present("a", a.token).unwrap());
+            assert!(db.present(("a", a.token)).unwrap());
             db.conn().execute("INSERT INTO results VALUES ('ours')", []).unwrap();
             let tx = db.transaction().unwrap();
             assert!(matches!(tx.renew(&b, LONG).unwrap(), RenewResult::Renewed(_)));
@@ -80,7 +79,7 @@ fn a_retired_file_grants_nothing_and_everything_else_goes_on() {
         let db = in_boot(9, &place, synchronous);
         assert!(matches!(db.release(&b).unwrap(), ReleaseResult::Released { token: 1, .. }));
         is_exhausted(db.claim("b", "me", LONG));
-        assert!(db.present("a", a.token).unwrap());
+        assert!(db.present(("a", a.token)).unwrap());
         let broken = db.break_lease("a").unwrap();
         assert!(matches!(broken, BreakResult::Broken { killed: 1, .. }), "{broken:?}");
         assert_eq!(db.token("a").unwrap(), Some(i64::MAX));
@@ -109,6 +108,20 @@ fn a_file_is_retired_only_below_the_floor_and_the_first_retirement_counts() {
     assert_eq!(db.retire(100, URL).unwrap(), RetireResult::Retired(first.clone()));
     assert_eq!(db.retire(500, "postgres://other").unwrap(), RetireResult::Retired(first.clone()));
     assert_eq!(db.retirement().unwrap(), Some(first));
+}
+
+/// A guard in a retired file accepts its last holder for ever. It may come after the last look
+/// before the transaction that retires the file.
+#[test]
+fn a_file_with_a_guarded_table_is_not_retired() {
+    let db = litelease_proof::rig::memory();
+    db.conn().execute_batch("CREATE TABLE results (text)").unwrap();
+    db.guard("results", "a", &Guard::by_connection()).unwrap();
+    let guarded = RetireResult::Guarded { table: "results".into(), name: "a".into() };
+    assert_eq!(db.retire(5, URL).unwrap(), guarded);
+    assert_eq!(acquired(db.claim("b", "me", LONG)).token, 1, "nothing was written");
+    db.unguard("results", None).unwrap();
+    assert!(matches!(db.retire(5, URL).unwrap(), RetireResult::Retired(_)));
 }
 
 #[test]

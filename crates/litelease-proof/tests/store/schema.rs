@@ -75,9 +75,9 @@ fn with_everything() -> Litelease {
     db.guard("orders", "x", &Guard::by_connection().strict()).unwrap();
     db.guard("ledger", "x", &Guard::by_column("lease_token")).unwrap();
     let lease = acquired(db.claim("x", "a", LONG));
-    assert_eq!(db.checkpoint("x", lease.token, "row 1").unwrap(), CheckpointResult::Stored);
-    assert!(db.attach("x", lease.token, "here").unwrap().is_done());
-    assert!(db.limit("x", lease.token, Some(LONG), None).unwrap().is_done());
+    assert_eq!(db.checkpoint(("x", lease.token), "row 1").unwrap(), CheckpointResult::Stored);
+    assert!(db.attach(("x", lease.token), "here").unwrap().is_done());
+    assert!(db.limit(("x", lease.token), Some(LONG), None).unwrap().is_done());
     assert!(matches!(db.request("x", "r", LONG).unwrap(), RequestResult::Requested { .. }));
     assert_eq!(db.admit("printer", 7).unwrap(), AdmitResult::Admitted);
     db.pools().register("p", 1000).unwrap();
@@ -98,23 +98,23 @@ fn everything_works(db: &Litelease, after: &str) {
             guards.len() == 2 && guards.iter().all(|guard| guard.is_intact),
             "{after}: {guards:?}"
         );
-        assert!(db.present("x", lease.token).unwrap(), "{after}");
+        assert!(db.present(("x", lease.token)).unwrap(), "{after}");
         conn.execute("INSERT INTO orders VALUES ('ours')", []).unwrap();
         let by_column = "INSERT INTO ledger VALUES ('ours', ?1)";
         conn.execute(by_column, [lease.token]).unwrap();
         assert!(is_stale(&conn.execute(by_column, [lease.token - 1]).unwrap_err()), "{after}");
         assert_eq!(
-            db.checkpoint("x", lease.token, "row 2").unwrap(),
+            db.checkpoint(("x", lease.token), "row 2").unwrap(),
             CheckpointResult::Stored,
             "{after}"
         );
-        assert!(db.limit("x", lease.token, Some(LONG), None).unwrap().is_done(), "{after}");
-        assert!(db.progress("x", lease.token).unwrap().is_done(), "{after}");
+        assert!(db.limit(("x", lease.token), Some(LONG), None).unwrap().is_done(), "{after}");
+        assert!(db.progress(("x", lease.token)).unwrap().is_done(), "{after}");
         let asked = db.request("x", "r", LONG).unwrap();
         assert!(matches!(asked, RequestResult::Requested { .. }), "{after}");
         assert_eq!(db.requested("x").unwrap().unwrap().token, lease.token, "{after}");
         assert!(db.renew(&lease, LONG).unwrap().renewed().is_some(), "{after}");
-        assert!(db.attach("x", lease.token, 7).unwrap().is_done(), "{after}");
+        assert!(db.attach(("x", lease.token), 7).unwrap().is_done(), "{after}");
         assert_eq!(db.value("x").unwrap(), Some(7.into()), "{after}");
         assert_eq!(db.admit("printer", 7).unwrap(), AdmitResult::Admitted, "{after}");
         assert!(db.pools().borrow("p", LONG).unwrap().is_some(), "{after}");

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use litelease::LeaseInfo;
+use litelease::Lease;
 use litelease_proof::rig::{TestFolder, acquired, tell};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
@@ -40,7 +40,7 @@ fn calls_of(journal: &'static str, call: &str) -> usize {
 
 /// A file with one lease in it, so that there is something to lose. Where commits can get lost, its
 /// epoch is from another boot, so that the first grant of the run leaves a new one.
-fn prepared(journal: &'static str) -> (TestFolder, LeaseInfo) {
+fn prepared(journal: &'static str) -> (TestFolder, Lease) {
     let place = TestFolder::new(journal);
     let db = place.open(Duration::ZERO);
     let lease = acquired(db.claim("kept", "a", Duration::from_secs(60)));

@@ -22,10 +22,10 @@ fn a_value_is_kept_as_it_is() {
         Value::Text(odd),
         Value::Blob(vec![0, 255, 0]),
     ] {
-        assert_eq!(db.attach("x", lease.token, &value).unwrap(), GrantResult::Done);
+        assert_eq!(db.attach(("x", lease.token), &value).unwrap(), GrantResult::Done);
         assert_eq!(db.value("x").unwrap(), Some(value));
     }
-    assert_eq!(db.attach("x", lease.token, Value::Null).unwrap(), GrantResult::Done);
+    assert_eq!(db.attach(("x", lease.token), Value::Null).unwrap(), GrantResult::Done);
     assert_eq!(db.value("x").unwrap(), None);
 }
 
@@ -33,11 +33,14 @@ fn a_value_is_kept_as_it_is() {
 fn an_expired_or_foreign_token_attaches_nothing() {
     let db = memory();
     let stale = |reason| GrantResult::Stale { reason };
-    assert_eq!(db.attach("x", 1, "v").unwrap(), stale(Reason::NeverClaimed));
+    assert_eq!(db.attach(("x", 1), "v").unwrap(), stale(Reason::NeverClaimed));
     let first = acquired(db.at(100).claim("x", "a", Duration::from_millis(50)));
-    assert_eq!(db.at(150).attach("x", first.token, "v").unwrap(), stale(Reason::Expired));
-    assert_eq!(db.at(100).attach("x", 2, "v").unwrap(), stale(Reason::UnknownToken));
-    assert_eq!(db.at(100).attach("x", i64::MIN, "v").unwrap(), stale(Reason::Superseded { by: 1 }));
+    assert_eq!(db.at(150).attach(("x", first.token), "v").unwrap(), stale(Reason::Expired));
+    assert_eq!(db.at(100).attach(("x", 2), "v").unwrap(), stale(Reason::UnknownToken));
+    assert_eq!(
+        db.at(100).attach(("x", i64::MIN), "v").unwrap(),
+        stale(Reason::Superseded { by: 1 })
+    );
     let tables: i64 = db
         .conn()
         .query_row(
@@ -59,7 +62,7 @@ fn a_value_is_seen_by_handles_that_were_there_before_the_first_one() {
     let lease = acquired(writer.claim("x", "a", LONG));
     assert_eq!(reader.value("x").unwrap(), None);
     assert_eq!(reader.leases_under("x").next().unwrap().unwrap().value, None);
-    assert!(writer.attach("x", lease.token, "here").unwrap().is_done());
+    assert!(writer.attach(("x", lease.token), "here").unwrap().is_done());
     assert_eq!(reader.value("x").unwrap(), text("here"));
     assert_eq!(reader.leases_under("x").next().unwrap().unwrap().value, text("here"));
     // And one that was there before the table was dropped.
@@ -73,11 +76,11 @@ fn the_first_value_disappears_with_its_transaction() {
     let mut db = memory();
     let lease = acquired(db.claim("x", "a", LONG));
     let tx = db.transaction().unwrap();
-    assert!(tx.attach("x", lease.token, "lost").unwrap().is_done());
+    assert!(tx.attach(("x", lease.token), "lost").unwrap().is_done());
     assert_eq!(tx.value("x").unwrap(), text("lost"));
     tx.rollback().unwrap();
     assert_eq!(db.value("x").unwrap(), None);
-    assert!(db.attach("x", lease.token, "kept").unwrap().is_done());
+    assert!(db.attach(("x", lease.token), "kept").unwrap().is_done());
     assert_eq!(LiteleaseRef::new(db.conn()).value("x").unwrap(), text("kept"));
 }
 
@@ -86,7 +89,7 @@ fn a_purge_deletes_values_whose_grant_has_ended_and_no_others() {
     let db = memory();
     let attach = |name: &str, ttl_ms| {
         let lease = acquired(db.at(100).claim(name, "a", Duration::from_millis(ttl_ms)));
-        assert!(db.at(100).attach(name, lease.token, name).unwrap().is_done());
+        assert!(db.at(100).attach((name, lease.token), name).unwrap().is_done());
         lease
     };
     attach("expired", 50);
@@ -104,7 +107,7 @@ fn a_purge_deletes_values_whose_grant_has_ended_and_no_others() {
 fn a_restored_file_shows_no_value() {
     let db = memory();
     let lease = acquired(db.claim("x", "a", LONG));
-    assert!(db.attach("x", lease.token, "before").unwrap().is_done());
+    assert!(db.attach(("x", lease.token), "before").unwrap().is_done());
     db.restore_fence().unwrap();
     assert_eq!(db.value("x").unwrap(), None);
     acquired(db.claim("x", "b", LONG));

@@ -206,6 +206,7 @@ impl Field {
             FieldKind::Ttl => json!({ "type": "number", "exclusiveMinimum": 0 }),
             FieldKind::Wait => json!({ "type": "number", "minimum": 0 }),
             FieldKind::Note => json!({ "type": "string", "maxLength": 200 }),
+            FieldKind::Lease => json!({ "type": "string", "format": "uuid" }),
             FieldKind::Text
             | FieldKind::Name
             | FieldKind::Owner
@@ -329,10 +330,10 @@ fn meaning(status: u16) -> &'static str {
         408 => "the body took too long",
         409 => "nothing is free, or the lease is no longer live; the text says why",
         413 => "the body is too long",
-        415 => "the body is not application/json",
+        415 => "the content type is another one than application/json",
         421 => "the server is not known by this host name",
-        429 => "too many requests wait already",
-        502 => "the database failed; safe to try again",
+        429 => "the client uses its share of the server already; the text says of what",
+        502 => "the database failed; it is safe to try again",
         503 => "the server is shutting down",
         _ => "an error",
     }

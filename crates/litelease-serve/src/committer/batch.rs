@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use litelease::{BorrowOptions, Error, Litelease, ReleaseResult, Scope};
+use litelease_store::When;
 
 use super::bounds::Bounds;
 use super::items;
@@ -210,10 +211,14 @@ impl Batch {
             }
             Grant::Fetched(_) => Ok(()),
             Grant::Item { id, receipt, visible_at_ms } => {
-                match file.db.queue(id).at(now_ms).undeliver(receipt, *visible_at_ms)? {
-                    true => self.freed(id, file, waiting),
-                    false => Ok(()),
+                let undone = file.db.with_store(|store| {
+                    store.undeliver(receipt, *visible_at_ms, When::At(now_ms))
+                })?;
+                if !undone {
+                    return Ok(());
                 }
+                file.db.notify_waiters();
+                self.freed(id, file, waiting)
             }
         }
     }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use litelease::{Error, Litelease};
 
-use super::items::ANSWERS_KEPT_MS;
 use crate::access::Caller;
+use crate::answered_rows;
 use crate::job::JobError;
 use crate::options::Options;
 use crate::shares::{Limit, Thing};
@@ -48,7 +48,8 @@ impl Bounds {
         if db.pools().at(now_ms).info(id)?.is_some() {
             return Ok(Ok(()));
         }
-        let total = usize::try_from(db.pools().count()?).unwrap_or(usize::MAX);
+        let total =
+            usize::try_from(db.with_store(|store| store.count_pools())?).unwrap_or(usize::MAX);
         let mut made = self.made.borrow_mut();
         let own = made.entry(caller).or_default();
         // A pool does not say who has made it. Clients without a key count all of them.
@@ -62,7 +63,7 @@ impl Bounds {
     /// stored.
     pub(super) fn check_answer(&self, caller: Caller, now_ms: i64) -> Result<(), JobError> {
         let mut counted = self.counted.borrow_mut();
-        if now_ms.saturating_sub(ANSWERS_KEPT_MS) >= counted.since_ms {
+        if now_ms.saturating_sub(answered_rows::KEPT_MS) >= counted.since_ms {
             *counted = Counted { since_ms: now_ms, total: 0, by_client: HashMap::new() };
         }
         let own = counted.by_client.get(&caller).copied().unwrap_or(0);

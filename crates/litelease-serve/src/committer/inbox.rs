@@ -24,8 +24,8 @@ pub(super) struct Inbox {
     others: VecDeque<Job>,
     /// The next job is one of `held`, if there is one.
     is_held_next: bool,
-    /// Requests for the state of a pool, answered after the commit.
-    pub(super) looks: VecDeque<(Id, Reply)>,
+    /// Requests for the state of a pool, with its slots or without, answered after the commit.
+    pub(super) looks: VecDeque<(Id, bool, Reply)>,
     /// Requests that only read and need an access key, answered after the commit.
     pub(super) reads: VecDeque<Job>,
     /// Requests that ask whether the file can be written, answered after the commit.
@@ -63,6 +63,11 @@ impl Inbox {
         let is_held = self.is_held_next && !self.held.is_empty() || self.others.is_empty();
         self.is_held_next = !is_held;
         if is_held { self.held.pop_front() } else { self.others.pop_front() }
+    }
+
+    /// Returns the jobs for the next commits by clients that hold nothing.
+    pub(super) fn others(&self) -> impl Iterator<Item = &Job> {
+        self.others.iter()
     }
 
     /// Checks whether a job waits for a commit.

@@ -3,22 +3,21 @@
 use std::sync::Arc;
 
 use litelease::{
-    AckResult, CancelResult, Error, GiveBackOptions, ItemName, Litelease, ManyItems, Queue, Scope,
+    AckResult, CancelResult, Error, GiveBackOptions, ItemName, Litelease, Queue, Scope,
     SendOptions, StaleReason, is_live,
 };
+use litelease_store::{ManyItems, Store, When};
 
 use super::batch::{Batch, Granting, Served, duration};
 use super::names::for_client;
 use super::wait_lists::WaitLists;
 use crate::access::{Caller, Names};
+use crate::answered_rows;
 use crate::job::{
     Answer, Delivered, GrantJob, Id, Job, JobError, ManyJob, Meant, QueueJob, QueueVerb, Stale,
     no_id,
 };
 use crate::secret::request_hash;
-
-/// How long the answer to a request with a key is kept.
-pub(super) const ANSWERS_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Receives an item. The inner result is the client's answer; the outer error fails the whole
 /// batch.
@@ -102,7 +101,7 @@ impl Key {
 /// Returns what the request with this key was answered within the last day.
 fn answered(db: &Litelease, key: Option<&Key>, now_ms: i64) -> Result<Option<String>, Error> {
     match key {
-        Some(Key { hash, .. }) => db.answered(hash, now_ms.saturating_sub(ANSWERS_KEPT_MS)),
+        Some(Key { hash, .. }) => answered_rows::find(db, hash, now_ms),
         None => Ok(None),
     }
 }
@@ -115,7 +114,7 @@ fn may_remember(file: &Served<'_>, key: Option<&Key>, now_ms: i64) -> Result<(),
 fn remember(file: &Served<'_>, key: Option<&Key>, answer: &str, now_ms: i64) -> Result<(), Error> {
     let Some(Key { caller, hash }) = key else { return Ok(()) };
     file.bounds.count_answer(*caller);
-    file.db.remember_answer(hash, answer, now_ms, now_ms.saturating_sub(ANSWERS_KEPT_MS))
+    answered_rows::store(file.db, hash, answer, now_ms)
 }
 
 impl Batch {
@@ -129,7 +128,9 @@ impl Batch {
         let QueueJob { caller, queue: asked, verb, key, reply } = job;
         let now_ms = self.now_ms;
         let found = match (&asked, verb.receipt()) {
-            (None, Some(receipt)) => for_client(file.db.queue_of(receipt)),
+            (None, Some(receipt)) => {
+                for_client(file.db.with_store(|store| store.queue_of(receipt)))
+            }
             _ => Ok(Ok(asked.as_deref().map(str::to_owned))),
         };
         let done = match found {
@@ -182,7 +183,7 @@ impl Batch {
             Err(refused) => Ok(Err(refused)),
         };
         match done {
-            Ok(Ok((count, Some(after)))) => {
+            Ok(Ok((count, after @ Some(_)))) => {
                 self.unfinished.push(Job::Many(ManyJob { count, after, ..job }));
             }
             Ok(done) => {
@@ -220,7 +221,9 @@ fn change_slice(
     if let Err(refused) = may_remember(file, key.as_ref(), now_ms) {
         return Ok(Err(refused));
     }
-    let slice = file.db.queue(&job.queue).at(now_ms).change_slice(job.change, job.after)?;
+    let (after, when) = (job.after.unwrap_or(0), When::At(now_ms));
+    let slice =
+        file.db.with_store(|store| store.change_slice(&job.queue, job.change, after, when))?;
     let count = job.count.saturating_add(i64::try_from(slice.count).unwrap_or(i64::MAX));
     if slice.next.is_none() {
         remember(file, key.as_ref(), &count.to_string(), now_ms)?;
@@ -308,7 +311,7 @@ fn perform(
     };
     if let Some(receipt) = verb.receipt()
         && !matches!(verb, QueueVerb::Ack { .. })
-        && let Some(stale) = of_another_queue(&queue, receipt)?
+        && let Some(stale) = of_another_queue(file.db, &queue, receipt)?
     {
         return Ok(Ok(stale));
     }
@@ -327,7 +330,7 @@ fn perform(
             if answered(file.db, key, now_ms)?.is_some_and(|acked| acked == receipt) {
                 return Ok(Ok(item_done("acknowledged", &receipt)));
             }
-            if let Some(stale) = of_another_queue(&queue, &receipt)? {
+            if let Some(stale) = of_another_queue(file.db, &queue, &receipt)? {
                 return Ok(Ok(stale));
             }
             match queue.ack(&receipt)? {
@@ -348,7 +351,7 @@ fn perform(
                     deadline_ms,
                     left_ms: deadline_ms.saturating_sub(now_ms),
                 }),
-                None => why_not(&queue, &receipt, Stale::Expired),
+                None => why_not(file.db, &receipt, Stale::Expired),
             }
         }
         QueueVerb::GiveBack { receipt, delay_ms, note } => {
@@ -359,12 +362,12 @@ fn perform(
             };
             match queue.give_back_with(&receipt, options)? {
                 true => Ok(item_done(GIVEN_BACK, &receipt)),
-                false => why_not(&queue, &receipt, Stale::Dead),
+                false => why_not(file.db, &receipt, Stale::Dead),
             }
         }
         QueueVerb::Bury { receipt, note } => match queue.bury(&receipt, note.as_deref())? {
             true => Ok(item_done("buried", &receipt)),
-            false => why_not(&queue, &receipt, Stale::Dead),
+            false => why_not(file.db, &receipt, Stale::Dead),
         },
         QueueVerb::Redrive { id } => {
             let done = once(file, key, now_ms, || queue.redrive_one(id).map(i64::from))?;
@@ -398,7 +401,10 @@ fn cancel(
     }
     let (name, id) = match meant {
         Meant::Id(id) => (ItemName::Id(*id), Some(*id)),
-        Meant::Key(key) => (ItemName::Key(key), queue.id_of_key(key)?),
+        Meant::Key(key) => {
+            let find = |store: &Store| store.id_of_key(queue.name(), key, When::At(now_ms));
+            (ItemName::Key(key), file.db.with_store(find)?)
+        }
     };
     Ok(Ok(match queue.cancel(name)? {
         CancelResult::Cancelled => {
@@ -432,16 +438,20 @@ fn once(
 }
 
 /// Refuses the receipt of an item of another queue: the client may have no access to that one.
-fn of_another_queue(queue: &Queue<'_>, receipt: &str) -> Result<Option<Answer>, Error> {
-    Ok(match queue.is_mine(receipt)? {
+fn of_another_queue(
+    db: &Litelease,
+    queue: &Queue<'_>,
+    receipt: &str,
+) -> Result<Option<Answer>, Error> {
+    Ok(match db.with_store(|store| store.is_of_queue(queue.name(), receipt))? {
         true => None,
         false => Some(Answer::StaleReceipt(Stale::Rule(StaleReason::Unknown))),
     })
 }
 
 /// Answers why a receipt was refused: because it does not pass, or else for this reason.
-fn why_not(queue: &Queue<'_>, receipt: &str, otherwise: Stale) -> Result<Answer, Error> {
-    Ok(Answer::StaleReceipt(match queue.check_receipt(receipt)? {
+fn why_not(db: &Litelease, receipt: &str, otherwise: Stale) -> Result<Answer, Error> {
+    Ok(Answer::StaleReceipt(match db.with_store(|store| store.check_receipt(receipt))? {
         AckResult::Stale { reason } => Stale::Rule(reason),
         AckResult::Acknowledged => otherwise,
     }))

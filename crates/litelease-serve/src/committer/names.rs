@@ -1,8 +1,8 @@
 //! Verbs on names: claims, and what the holder of a grant or an operator asks for.
 
 use litelease::{
-    BreakResult, ClaimResult, Error, LeaseInfo, Litelease, Reason, ReleaseResult, RenewResult,
-    Scope, Secret, ServedRow, TransferResult, leaves_room,
+    BreakResult, ClaimResult, Error, Grant, Lease, Litelease, Reason, ReleaseResult, RenewResult,
+    Scope, TransferResult, leaves_room,
 };
 
 use super::batch::{Batch, Granting, Served, duration};
@@ -14,6 +14,7 @@ use crate::job::{
     Answer, Answered, Claim, GrantJob, Id, JobError, NamedJob, Timed, Verb, Why, no_id,
 };
 use crate::secret::{self, ClaimKey};
+use crate::served_rows::{self, Secret, ServedRow};
 
 /// Claims a name. The inner result is the client's answer; the outer error fails the whole batch.
 pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i64) -> Granting {
@@ -28,7 +29,7 @@ pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i6
     let key = job.key.as_deref().map(|key| ClaimKey { caller: claim.caller, key });
     let Some(random) = secret::random() else { return Ok(Err(JobError::Database)) };
     // Read before anything is written: a table that is not ours concerns this claim alone.
-    let served = match for_client(db.served_by_name(name))? {
+    let served = match for_client(served_rows::by_name(db, name))? {
         Ok(served) => served,
         Err(refused) => return Ok(Err(refused)),
     };
@@ -49,7 +50,7 @@ pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i6
         Err(refused) => return Ok(Err(refused)),
     };
     let mut number = served.map(|row| row.number);
-    let grant = db.serve(name, number, lease.token, |at| {
+    let grant = served_rows::store(db, name, number, lease.token, |at| {
         number = Some(at);
         secret::make(random, key, at)
     })?;
@@ -65,7 +66,7 @@ pub(super) fn last_grant(answers: &[Answered], db: &Litelease) -> Option<NameGra
         }
         Ok(Answer::Transferred(handed)) => {
             // If it cannot be read, the grant after this one is noted.
-            let served = db.served_by_name(&handed.lease.name).ok().flatten()?;
+            let served = served_rows::by_name(db, &handed.lease.name).ok().flatten()?;
             Some(NameGrant { number: served.number, token: handed.lease.token })
         }
         _ => None,
@@ -101,7 +102,7 @@ enum Prior {
 
 fn prior(
     served: Option<&ServedRow>,
-    current: &LeaseInfo,
+    current: &Lease,
     claim: &Claim,
     key: Option<ClaimKey<'_>>,
 ) -> Prior {
@@ -130,57 +131,51 @@ impl Batch {
         let NamedJob { caller, verb, reply } = job;
         let done = match verb {
             Verb::Break { name } => self.break_lease(caller, &name, file),
-            Verb::Renew { grant, ttl_ms } => {
-                self.on_grant(caller, &grant, file, |lease, now_ms| {
-                    let renewed = file.db.at(now_ms).renew(lease, duration(ttl_ms))?;
-                    Ok(match renewed {
-                        RenewResult::Renewed(lease) => {
-                            let (lease, grant) = (Timed::at(now_ms, lease), grant.to_lowercase());
-                            Answer::RenewedName { lease, grant }
-                        }
-                        RenewResult::Rejected { reason, current } => {
-                            rejected(reason, current, now_ms)
-                        }
-                    })
+            Verb::Renew { grant, ttl_ms } => self.on_grant(caller, &grant, file, |held, now_ms| {
+                let renewed = file.db.at(now_ms).renew(held, duration(ttl_ms))?;
+                Ok(match renewed {
+                    RenewResult::Renewed(lease) => {
+                        let (lease, grant) = (Timed::at(now_ms, lease), grant.to_lowercase());
+                        Answer::RenewedName { lease, grant }
+                    }
+                    RenewResult::Rejected { reason, current } => rejected(reason, current, now_ms),
                 })
-            }
-            Verb::Release { grant } => self.on_grant(caller, &grant, file, |lease, now_ms| {
-                Ok(match file.db.at(now_ms).release(lease)? {
+            }),
+            Verb::Release { grant } => self.on_grant(caller, &grant, file, |held, now_ms| {
+                Ok(match file.db.at(now_ms).release(held)? {
                     ReleaseResult::Released { name, token } => Answer::Released { name, token },
                     ReleaseResult::Rejected { reason, current } => {
                         rejected(reason, current, now_ms)
                     }
                 })
             }),
-            Verb::Attach { grant, value } => {
-                self.on_grant(caller, &grant, file, |lease, now_ms| {
-                    payloads::attach(file.db, lease, &value, now_ms)
-                })
-            }
+            Verb::Attach { grant, value } => self.on_grant(caller, &grant, file, |held, now_ms| {
+                payloads::attach(file.db, held, &value, now_ms)
+            }),
             Verb::Limit { grant, progress_within_ms, max_time_ms } => {
-                self.on_grant(caller, &grant, file, |lease, now_ms| {
-                    payloads::limit(file.db, lease, progress_within_ms, max_time_ms, now_ms)
+                self.on_grant(caller, &grant, file, |held, now_ms| {
+                    payloads::limit(file.db, held, progress_within_ms, max_time_ms, now_ms)
                 })
             }
-            Verb::Progress { grant } => self.on_grant(caller, &grant, file, |lease, now_ms| {
-                payloads::progress(file.db, lease, now_ms)
+            Verb::Progress { grant } => self.on_grant(caller, &grant, file, |held, now_ms| {
+                payloads::progress(file.db, held, now_ms)
             }),
             Verb::Checkpoint { grant, value } => {
-                self.on_grant(caller, &grant, file, |lease, now_ms| {
-                    payloads::checkpoint(file.db, lease, &value, now_ms)
+                self.on_grant(caller, &grant, file, |held, now_ms| {
+                    payloads::checkpoint(file.db, held, &value, now_ms)
                 })
             }
             Verb::Request { name, requester, within_ms } => {
                 self.request(caller, &name, &requester, within_ms, file)
             }
             Verb::HandOver { grant, ttl_ms } => {
-                self.on_grant(caller, &grant, file, |lease, now_ms| {
-                    payloads::hand_over(file.db, lease, ttl_ms, now_ms)
+                self.on_grant(caller, &grant, file, |held, now_ms| {
+                    payloads::hand_over(file.db, held, ttl_ms, now_ms)
                 })
             }
             Verb::Transfer { grant, new_owner, ttl_ms } => {
-                self.on_grant(caller, &grant, file, |lease, now_ms| {
-                    transfer(file.db, lease, &new_owner, ttl_ms, now_ms)
+                self.on_grant(caller, &grant, file, |held, now_ms| {
+                    transfer(file.db, held, &new_owner, ttl_ms, now_ms)
                 })
             }
         };
@@ -241,13 +236,13 @@ impl Batch {
         caller: Caller,
         grant: &str,
         file: &Served<'_>,
-        work: impl FnOnce(&LeaseInfo, i64) -> Result<Answer, Error>,
+        work: impl FnOnce(&Grant, i64) -> Result<Answer, Error>,
     ) -> Result<(Id, Result<Answer, JobError>), Error> {
         let now_ms = self.now_ms;
         if let Err(refused) = file.keys.check_key(caller, now_ms) {
             return Ok((no_id(), Err(refused)));
         }
-        let grant = match for_client(find(file.db, grant, now_ms))? {
+        let grant = match for_client(find(file.db, grant))? {
             Ok(Some(grant)) => grant,
             Ok(None) => {
                 let unknown = Answer::Rejected { why: Why::UnknownGrant, current: None };
@@ -263,28 +258,25 @@ impl Batch {
     }
 }
 
-/// Finds the grant that has this secret, as the verbs take it: whether it is live is theirs to say.
-/// Returns `None` if there was never a name with such a grant.
-fn find(db: &Litelease, grant: &str, now_ms: i64) -> Result<Option<LeaseInfo>, Error> {
+/// Finds the grant that has this secret: whether it is live is for the verbs to say. Returns `None`
+/// if there was never a name with such a grant.
+fn find(db: &Litelease, grant: &str) -> Result<Option<Grant>, Error> {
     let Some((number, hash)) = secret::read(grant) else { return Ok(None) };
-    let Some(served) = db.served(number)? else { return Ok(None) };
+    let Some(served) = served_rows::by_number(db, number)? else { return Ok(None) };
     // Comparing hashes tells nothing about a secret, however long it takes. A secret that is not
     // the newest one of its name belongs to an older grant.
     let token = if served.hash == Some(hash) { served.token } else { served.token - 1 };
-    let current = db.at(now_ms).inspect(&served.name)?;
-    // The token says which grant is meant; so the owner is the one that the lease has.
-    let owner = current.map(|current| current.owner).unwrap_or_default();
-    Ok(Some(LeaseInfo { name: served.name, owner, token, lease_expires_at_ms: 0 }))
+    Ok(Some(Grant { name: served.name, token }))
 }
 
 fn transfer(
     db: &Litelease,
-    lease: &LeaseInfo,
+    grant: &Grant,
     new_owner: &str,
     ttl_ms: i64,
     now_ms: i64,
 ) -> Result<Answer, Error> {
-    Ok(match db.at(now_ms).transfer(lease, new_owner, duration(ttl_ms))? {
+    Ok(match db.at(now_ms).transfer(grant, new_owner, duration(ttl_ms))? {
         TransferResult::Transferred(handed) => {
             wait_for_owner(db, &handed)?;
             Answer::Transferred(Timed::at(now_ms, handed))
@@ -294,12 +286,13 @@ fn transfer(
 }
 
 /// Lets the owner of a lease fetch its secret.
-pub(super) fn wait_for_owner(db: &Litelease, lease: &LeaseInfo) -> Result<(), Error> {
-    let number = db.served_by_name(&lease.name)?.map(|row| row.number);
-    db.serve(&lease.name, number, lease.token, |_| Secret { hash: None, salt: None, made: () })
+pub(super) fn wait_for_owner(db: &Litelease, lease: &Lease) -> Result<(), Error> {
+    let number = served_rows::by_name(db, &lease.name)?.map(|row| row.number);
+    let no_secret = |_| Secret { hash: None, salt: None, made: () };
+    served_rows::store(db, &lease.name, number, lease.token, no_secret)
 }
 
-pub(super) fn rejected(reason: Reason, current: Option<LeaseInfo>, now_ms: i64) -> Answer {
+pub(super) fn rejected(reason: Reason, current: Option<Lease>, now_ms: i64) -> Answer {
     let current = current.map(|current| Timed::at(now_ms, current));
     Answer::Rejected { why: Why::Rule(reason), current }
 }

@@ -2,7 +2,7 @@
 
 use litelease::rusqlite::types;
 use litelease::{
-    CheckpointResult, Error, GrantResult, LeaseInfo, Litelease, Reason, RequestResult, Scope,
+    CheckpointResult, Error, Grant, GrantResult, Lease, Litelease, Reason, RequestResult, Scope,
     TransferResult,
 };
 
@@ -14,61 +14,61 @@ use crate::job::{Answer, Id, JobError, Requested, Riders, Timed};
 /// Attaches a value to a grant.
 pub(super) fn attach(
     db: &Litelease,
-    lease: &LeaseInfo,
+    grant: &Grant,
     value: &types::Value,
     now_ms: i64,
 ) -> Result<Answer, Error> {
-    let attached = db.at(now_ms).attach(&lease.name, lease.token, value)?;
-    stored(db, lease, "attached", attached, now_ms)
+    let attached = db.at(now_ms).attach(grant, value)?;
+    stored(db, grant, "attached", attached, now_ms)
 }
 
 /// Limits a grant.
 pub(super) fn limit(
     db: &Litelease,
-    lease: &LeaseInfo,
+    grant: &Grant,
     progress_within_ms: Option<i64>,
     max_time_ms: Option<i64>,
     now_ms: i64,
 ) -> Result<Answer, Error> {
     let not_after_ms = max_time_ms.map(|ms| now_ms.saturating_add(ms));
     let within = progress_within_ms.map(duration);
-    let limited = db.at(now_ms).limit(&lease.name, lease.token, within, not_after_ms)?;
-    stored(db, lease, "limited", limited, now_ms)
+    let limited = db.at(now_ms).limit(grant, within, not_after_ms)?;
+    stored(db, grant, "limited", limited, now_ms)
 }
 
 /// Counts progress of a grant.
-pub(super) fn progress(db: &Litelease, lease: &LeaseInfo, now_ms: i64) -> Result<Answer, Error> {
-    let counted = db.at(now_ms).progress(&lease.name, lease.token)?;
-    stored(db, lease, "progressed", counted, now_ms)
+pub(super) fn progress(db: &Litelease, grant: &Grant, now_ms: i64) -> Result<Answer, Error> {
+    let counted = db.at(now_ms).progress(grant)?;
+    stored(db, grant, "progressed", counted, now_ms)
 }
 
 /// Stores a checkpoint under a grant.
 pub(super) fn checkpoint(
     db: &Litelease,
-    lease: &LeaseInfo,
+    grant: &Grant,
     value: &types::Value,
     now_ms: i64,
 ) -> Result<Answer, Error> {
-    let result = match db.at(now_ms).checkpoint(&lease.name, lease.token, value)? {
+    let result = match db.at(now_ms).checkpoint(grant, value)? {
         CheckpointResult::Stored => GrantResult::Done,
         CheckpointResult::Stale { newest } => GrantResult::Stale {
             reason: newest.map_or(Reason::NeverClaimed, |by| Reason::Superseded { by }),
         },
     };
-    stored(db, lease, "stored", result, now_ms)
+    stored(db, grant, "stored", result, now_ms)
 }
 
 fn stored(
     db: &Litelease,
-    lease: &LeaseInfo,
+    grant: &Grant,
     word: &'static str,
     result: GrantResult,
     now_ms: i64,
 ) -> Result<Answer, Error> {
     Ok(match result {
-        GrantResult::Done => Answer::Stored { word, name: lease.name.clone(), token: lease.token },
+        GrantResult::Done => Answer::Stored { word, name: grant.name.clone(), token: grant.token },
         GrantResult::Stale { reason } => {
-            rejected(reason, db.at(now_ms).inspect(&lease.name)?, now_ms)
+            rejected(reason, db.at(now_ms).inspect(&grant.name)?, now_ms)
         }
     })
 }
@@ -76,11 +76,11 @@ fn stored(
 /// Hands a lease to its requester, who fetches its secret.
 pub(super) fn hand_over(
     db: &Litelease,
-    lease: &LeaseInfo,
+    grant: &Grant,
     ttl_ms: i64,
     now_ms: i64,
 ) -> Result<Answer, Error> {
-    Ok(match db.at(now_ms).hand_over(lease, duration(ttl_ms))? {
+    Ok(match db.at(now_ms).hand_over(grant, duration(ttl_ms))? {
         TransferResult::Transferred(handed) => {
             wait_for_owner(db, &handed)?;
             Answer::Transferred(Timed::at(now_ms, handed))
@@ -146,7 +146,7 @@ fn ask(
 /// Reads what rides on a live lease.
 pub(super) fn riders(
     db: &Litelease,
-    lease: &LeaseInfo,
+    lease: &Lease,
     now_ms: i64,
 ) -> Result<Option<Box<Riders>>, Error> {
     let value = db.at(now_ms).value(&lease.name)?.unwrap_or(types::Value::Null);

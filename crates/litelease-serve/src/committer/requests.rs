@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use litelease::{Error, Litelease};
+use litelease_store::When;
 
 use super::names::for_client;
 use super::wait_lists::WaitLists;
@@ -59,7 +60,9 @@ impl Requests {
             }
             *due_ms = now_ms.saturating_add(REPEAT_MS);
             // A row that is damaged concerns its own name alone.
-            let repeated = for_client(db.at(now_ms).repeat_request_of(id, requester))?;
+            let repeated = for_client(
+                db.with_store(|store| store.repeat_request(id, requester, When::At(now_ms))),
+            )?;
             if !matches!(repeated, Ok(Some(_))) {
                 ended.push(id.clone());
             }

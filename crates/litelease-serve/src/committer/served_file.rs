@@ -25,6 +25,9 @@ pub(super) const CHANGE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the outcome of the last write answers the question whether the file can be written.
 const WRITE_OUTCOME_VALID_FOR: Duration = Duration::from_secs(1);
 
+/// A pool, and its slots if they were wanted.
+type Snapshot = (PoolInfo, Option<Vec<SlotRow>>);
+
 pub(super) struct ServedFile {
     pub(super) db: Litelease,
     /// The engine, if the database is a copy in memory of what is there.
@@ -137,18 +140,19 @@ impl ServedFile {
         file::check_place(&self.db)
     }
 
-    /// Returns a pool and its slots, or `None` if there is no such pool.
+    /// Returns a pool, and its slots if they are wanted. `None` if there is no such pool.
     pub(super) fn snapshot(
         &self,
         id: &str,
+        with_slots: bool,
         now_ms: i64,
-    ) -> Result<Option<(PoolInfo, Vec<SlotRow>)>, Error> {
+    ) -> Result<Option<Snapshot>, Error> {
         file::check_place(&self.db)?;
         self.check_mirror()?;
-        match self.db.pools().at(now_ms).info(id)? {
-            Some(info) => Ok(Some((info, self.db.pools().at(now_ms).slots(id)?))),
-            None => Ok(None),
-        }
+        let pools = self.db.pools().at(now_ms);
+        let Some(info) = pools.info(id)? else { return Ok(None) };
+        let slots = with_slots.then(|| pools.slots(id)).transpose()?;
+        Ok(Some((info, slots)))
     }
 
     /// Reads the access keys, if another process may have changed them: that changes the
@@ -167,7 +171,7 @@ impl ServedFile {
             self.keys = Keys::of(rows);
             return;
         }
-        self.keys = match self.db.access() {
+        self.keys = match crate::FileAccess::new(&self.db).list() {
             Ok(rows) => Keys::of(&rows.unwrap_or_default()),
             Err(error) => {
                 tracing::error!(error = %error, "the access keys cannot be read");
@@ -271,7 +275,7 @@ impl ServedFile {
     }
 }
 
-fn warn_about_mark(written: Result<(), litelease_files::Error>) {
+fn warn_about_mark(written: Result<(), litelease_sys::Error>) {
     if let Err(error) = written {
         tracing::warn!(error = %error, "the high-water mark cannot be written");
     }

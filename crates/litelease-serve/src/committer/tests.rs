@@ -5,8 +5,8 @@
 
 use std::cell::Cell;
 
-use litelease::ManyItems;
 use litelease::rusqlite::Connection;
+use litelease_store::ManyItems;
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;
@@ -43,8 +43,12 @@ impl Desk {
     fn with(slots: i64) -> Self {
         NOW_MS.set(1_000);
         PASSES_MS.set(0);
+        Desk::on(Connection::open_in_memory().unwrap(), slots)
+    }
+
+    fn on(connection: Connection, slots: i64) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let db = Litelease::from_connection(Connection::open_in_memory().unwrap());
+        let db = Litelease::from_connection(connection);
         db.bootstrap().unwrap();
         db.pools().register("p", slots).unwrap();
         let mark = HighWater::beside(&folder.path().join("p")).unwrap();
@@ -660,7 +664,7 @@ fn what_a_batch_grants_and_prolongs_counts_from_when_it_does_so() {
             .map(|told| match told.try_recv().unwrap() {
                 Ok(Answer::Lent { borrowed, .. }) => borrowed.slot.expires_at_ms,
                 Ok(Answer::Granted { lease, .. } | Answer::RenewedName { lease, .. }) => {
-                    lease.lease.lease_expires_at_ms
+                    lease.lease.expires_at_ms
                 }
                 Ok(Answer::Delivered(item)) => item.deadline_ms,
                 Ok(Answer::Renewed { slot, .. }) => slot.expires_at_ms,
@@ -678,10 +682,27 @@ fn what_a_batch_grants_and_prolongs_counts_from_when_it_does_so() {
 impl Desk {
     fn change_many(&self, change: ManyItems) -> Told {
         let (caller, queue, key) = (Caller::default(), "q".into(), Some("k".to_owned()));
-        let (after, count) = (0, 0);
+        let (after, count) = (None, 0);
         self.leave_job(|reply| {
             Job::Many(ManyJob { caller, queue, change, after, count, key, reply })
         })
+    }
+
+    fn look(&self, with_slots: bool) -> Told {
+        self.leave_job(|reply| Job::Look { id: Id::Pool("p".into()), with_slots, reply })
+    }
+
+    fn fill_with_dead_items(&self, count: usize) {
+        let db = &self.committer.file.db;
+        db.queue("q").set_max_attempts(1).unwrap();
+        let items = db.begin_batch().and_then(|()| {
+            (0..count).try_for_each(|_| db.queue("q").at(1_000).send("x").map(drop))?;
+            let ttl = Duration::from_millis(1);
+            while db.queue("q").at(1_000).receive(ttl)?.is_some() {}
+            db.commit_batch()
+        });
+        items.unwrap();
+        NOW_MS.set(2_000);
     }
 }
 
@@ -690,16 +711,7 @@ fn a_change_of_many_items_lets_other_clients_in_after_every_slice() {
     alone(|| {
         for change in [ManyItems::Redrive, ManyItems::Discard, ManyItems::Delete] {
             let mut desk = Desk::open();
-            let db = &desk.committer.file.db;
-            db.queue("q").set_max_attempts(1).unwrap();
-            let items = db.begin_batch().and_then(|()| {
-                (0..3_500).try_for_each(|_| db.queue("q").at(1_000).send("x").map(drop))?;
-                let ttl = Duration::from_millis(1);
-                while db.queue("q").at(1_000).receive(ttl)?.is_some() {}
-                db.commit_batch()
-            });
-            items.unwrap();
-            NOW_MS.set(2_000);
+            desk.fill_with_dead_items(3_500);
             let mut waiter = desk.receive("q", true, None);
             desk.turn();
             let mut many = desk.change_many(change);
@@ -729,6 +741,32 @@ fn a_change_of_many_items_lets_other_clients_in_after_every_slice() {
     });
 }
 
+/// A client that had not heard of its redrive asked again with the same key. Both requests went
+/// on slice by slice, and each counted the items that it had happened to change.
+#[test]
+fn a_change_of_many_items_that_is_asked_for_again_meanwhile_is_done_once() {
+    alone(|| {
+        for change in [ManyItems::Redrive, ManyItems::Discard, ManyItems::Delete] {
+            let mut desk = Desk::open();
+            desk.fill_with_dead_items(2_500);
+            let mut told = vec![desk.change_many(change)];
+            desk.turn();
+            told.push(desk.change_many(change));
+            desk.turn();
+            // What comes while the last slice is done is behind it.
+            told.push(desk.change_many(change));
+            (0..4).for_each(|_| desk.turn());
+            let whole = if change == ManyItems::Delete { 1 } else { 2_500 };
+            let counts = told.iter_mut().map(|told| match told.try_recv().unwrap() {
+                Ok(Answer::Counted { count, .. }) => count,
+                Ok(Answer::QueueDeleted { is_done, .. }) => i64::from(is_done),
+                answer => panic!("{answer:?}"),
+            });
+            assert_eq!(counts.collect::<Vec<_>>(), [whole; 3], "{change:?}");
+        }
+    });
+}
+
 #[test]
 fn the_job_of_a_holder_does_not_wait_behind_all_that_others_have_sent() {
     alone(|| {
@@ -744,6 +782,73 @@ fn the_job_of_a_holder_does_not_wait_behind_all_that_others_have_sent() {
     });
 }
 
+/// A look at a pool read a row for each of its slots, and showed none of them. A slot that cannot
+/// be read tells whether it was.
+#[test]
+fn a_look_at_a_pool_does_not_read_its_slots() {
+    alone(|| {
+        let mut desk = Desk::with(2);
+        let _lent = desk.borrow(600, false, None);
+        desk.turn();
+        let db = &desk.committer.file.db;
+        db.conn().execute_batch("UPDATE main.litelease_pool_slots SET token = 'x'").unwrap();
+        let (mut brief, mut whole) = (desk.look(false), desk.look(true));
+        desk.turn();
+        let told = brief.try_recv().unwrap();
+        assert!(matches!(told, Ok(Answer::Pool(info)) if info.in_use == 1), "{told:?}");
+        assert!(whole.try_recv().unwrap().is_err(), "a stream of events shows every slot");
+    });
+}
+
+/// The keys were read before the reads of a turn. Another process removed a key and then changed a
+/// name: a stream with that key was told the change.
+#[test]
+fn a_key_that_is_removed_before_what_is_read_counts_no_more_when_it_is_told() {
+    alone(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        NOW_MS.set(1_000);
+        let mut desk = Desk::on(Connection::open(&path).unwrap(), 1);
+        let caller = Caller::of_key("ci");
+        let db = &desk.committer.file.db;
+        assert!(
+            crate::FileAccess::new(db)
+                .add("ci", &crate::secret::hash("ci"), "observe:*", None)
+                .unwrap()
+        );
+        let read = |desk: &Desk| {
+            let page =
+                || Page { names: Which::Under("".into()), after: None, limit: 9, all: false };
+            desk.leave_job(|reply| Job::Leases { caller: Some(caller), page: page(), reply })
+        };
+        let mut before = read(&desk);
+        desk.turn();
+        assert!(matches!(before.try_recv(), Ok(Ok(Answer::Leases { .. }))));
+        let changes = desk.committer.metrics.key_changes();
+        // It happens while the reads of a turn are answered.
+        let look = move |_: &Litelease, _| {
+            let other = Litelease::from_connection(Connection::open(&path)?);
+            assert!(crate::FileAccess::new(&other).remove("ci")?);
+            let _ = other.claim("secret", "a", Duration::from_secs(60))?;
+            Ok(serde_json::Value::Null)
+        };
+        let mut other = desk.leave_job(|reply| Job::Queues { look: Box::new(look), reply });
+        let mut after = read(&desk);
+        desk.turn();
+        assert!(matches!(other.try_recv(), Ok(Ok(Answer::Queues(_)))));
+        let counted = desk.committer.metrics.key_changes();
+        assert!(counted > changes, "a stream that was answered looks for its key");
+        // The time for reads may be over, and this one is left for the next turn.
+        let told = loop {
+            match after.try_recv() {
+                Ok(told) => break told,
+                Err(_) => desk.turn(),
+            }
+        };
+        assert!(matches!(told, Err(JobError::WrongKey)), "{told:?}");
+    });
+}
+
 /// Every read that had come was answered before the next commit: 10,000 reads made a claim take
 /// eight seconds.
 #[test]
@@ -754,9 +859,7 @@ fn reads_do_not_keep_the_next_commit_waiting_until_all_are_answered() {
             let _lent = desk.borrow(600, false, None);
         }
         desk.turn();
-        let id = || Id::Pool("p".into());
-        let mut looks: Vec<Told> =
-            (0..2_000).map(|_| desk.leave_job(|reply| Job::Look { id: id(), reply })).collect();
+        let mut looks: Vec<Told> = (0..2_000).map(|_| desk.look(true)).collect();
         desk.turn();
         looks.retain_mut(|told| told.try_recv().is_err());
         assert!(!looks.is_empty(), "all were answered at once");

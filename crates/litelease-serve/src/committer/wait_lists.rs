@@ -201,7 +201,7 @@ impl WaitLists {
             Id::Name(name) => {
                 return match db.at(now_ms).inspect(name) {
                     Ok(Some(current)) => {
-                        self.expiries.set(id, current.lease_expires_at_ms);
+                        self.expiries.set(id, current.expires_at_ms);
                         false
                     }
                     // The name is free, or the file fails: the waiters must be told.
@@ -241,7 +241,7 @@ impl WaitLists {
             Id::Pool(_) => db.pools().next_expiry(id),
             Id::Name(name) => {
                 let current = db.at(now_ms()).inspect(name);
-                current.map(|current| current.map(|lease| lease.lease_expires_at_ms))
+                current.map(|current| current.map(|lease| lease.expires_at_ms))
             }
             Id::Queue(name) => db.queue(name).next_visible(),
         };

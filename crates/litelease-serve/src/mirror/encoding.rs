@@ -9,8 +9,9 @@
 //! | `r` TABLE 0 NUMBER | a row: its columns, each with its type |
 //! | `s` TABLE | the definition of a table |
 
+use litelease::Error;
 use litelease::rusqlite::types::{Value, ValueRef};
-use litelease::{AccessRow, Error};
+use litelease_store::AccessRow;
 
 use super::RowChange;
 

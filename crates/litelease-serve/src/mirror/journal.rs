@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use litelease::Error;
-use litelease_engine::{Engine, Stored};
+use litelease_cluster::engine::{Engine, Stored};
 
 use super::encoding::{self, JOURNAL};
 use super::{RowChange, Tenure, failed};

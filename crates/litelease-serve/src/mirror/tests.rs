@@ -7,13 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use litelease::{BorrowOptions, SendOptions};
+use litelease_cluster::engine::{
+    Change, EngineFacts, Error as EngineError, Loaded, LoadedRow, Stored,
+};
 use litelease_cluster::{Cluster, MemoryEngine};
-use litelease_engine::{Change, EngineFacts, Error as EngineError, Loaded, LoadedRow, Stored};
 
 use super::table::MOMENTS;
 use super::*;
+use crate::served_rows::Secret;
+use crate::{answered_rows, served_rows};
 
-type Outcome<T> = litelease_engine::Result<T>;
+type Outcome<T> = litelease_cluster::engine::Result<T>;
 
 /// Moments that are for people only, times that are no moments, and dates of access keys.
 const OTHER_TIMES: [(&str, &str); 9] = [
@@ -239,12 +243,8 @@ fn use_everything(db: &Litelease, round: i64) {
     }
     let lease = db.at(at(2)).claim(&name, "a", TTL).unwrap().acquired();
     if let Some(lease) = lease {
-        db.serve(&name, None, lease.token, |number| litelease::Secret {
-            hash: Some(vec![1; 32]),
-            salt: None,
-            made: number,
-        })
-        .unwrap();
+        let secret = |made| Secret { hash: Some(vec![1; 32]), salt: None, made };
+        served_rows::store(db, &name, None, lease.token, secret).unwrap();
     }
     let key = format!("key{}", round % 2);
     queue.at(at(3)).send_with("body", SendOptions::new().key(&key)).unwrap();
@@ -254,7 +254,8 @@ fn use_everything(db: &Litelease, round: i64) {
             let _ = queue.at(at(5)).ack(&item.receipt).unwrap();
         }
     }
-    db.remember_answer(&[u8::try_from(round % 2).unwrap(); 4], "yes", at(6), 0).unwrap();
+    let request = [u8::try_from(round % 2).unwrap(); 4];
+    answered_rows::store(db, &request, "yes", at(6)).unwrap();
 }
 
 #[test]
@@ -323,7 +324,7 @@ fn a_commit_that_fails_is_there_as_a_whole_or_not_at_all_and_never_answered_as_d
             let mut done = Vec::new();
             let committed = writer.commit(|db| {
                 work(db);
-                db.count_batch().unwrap();
+                db.with_store(|store| store.store_counts()).unwrap();
                 done = everything(db);
             });
             let (Fails::Before(at) | Fails::After(at)) = fails else { panic!("it fails") };
@@ -413,7 +414,7 @@ fn a_journal_after_one_that_was_not_completed_survives_a_crash_at_every_call() {
             let committed = writer.commit(|db| {
                 let pools = db.pools();
                 (0..count).for_each(|_| drop(pools.at(1_000).borrow("p", TTL).unwrap()));
-                db.count_batch().unwrap();
+                db.with_store(|store| store.store_counts()).unwrap();
                 done = everything(db);
             });
             engine.fail(Fails::Never);
@@ -510,7 +511,7 @@ fn what_was_left_at_the_last_commit_begins_anew_on_the_clock_of_the_next_writer(
     let mut second = Writer::take_over(&engine, || 900_000_000);
     assert_eq!(until(&second.db, 900_000_000), [900_030_000, i64::MAX]);
     let lease = second.db.at(900_000_000).inspect("n").unwrap().unwrap();
-    assert_eq!(lease.lease_expires_at_ms, 900_030_000);
+    assert_eq!(lease.expires_at_ms, 900_030_000);
     assert_eq!(second.db.queue("q").at(900_000_000).items().unwrap().len(), 1);
     assert_eq!(second.db.queue("q").next_visible().unwrap(), Some(900_030_000));
     // A row that is not written again is still counted by the service's time.
@@ -518,7 +519,7 @@ fn what_was_left_at_the_last_commit_begins_anew_on_the_clock_of_the_next_writer(
     // Its clock is far behind.
     let third = Writer::take_over(&engine, || 50);
     assert_eq!(until(&third.db, 50), [30_050, i64::MAX]);
-    assert_eq!(third.db.at(50).inspect("m").unwrap().unwrap().lease_expires_at_ms, 30_050);
+    assert_eq!(third.db.at(50).inspect("m").unwrap().unwrap().expires_at_ms, 30_050);
     assert_eq!(third.db.queue("q").next_visible().unwrap(), Some(30_050));
 }
 

@@ -185,7 +185,7 @@ pub(super) fn restore_fence(store: &Store, given: Arguments<'_>) -> Result<Answe
 
 /// Begins a transaction of the caller's, with the write lock and the present boot durably recorded.
 pub(super) fn begin(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
-    store.settle_debts()?;
+    store.settle()?;
     // Not the text of our own transactions: the caller may change the schema in this one.
     let begin = || execute_once(store.connection, "BEGIN IMMEDIATE TRANSACTION", &[]);
     let has_recorded = store.epoch_state.has_recorded.get();

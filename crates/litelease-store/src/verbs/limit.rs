@@ -1,6 +1,6 @@
 //! Limits, progress, requests and handoff.
 
-use litelease_core::{ClaimResult, LeaseInfo, Request, RequestResult};
+use litelease_core::{ClaimResult, Lease, Request, RequestResult};
 
 use super::rows::{
     at_one_time, case, claimed, lease, number, on_grant, rejected, text, transferred, truth,
@@ -83,7 +83,7 @@ pub(super) fn claim_with(store: &Store, given: Arguments<'_>) -> Result<Answer, 
     let dead = given.optional(3, |given, at| given.who(at, at + 1))?;
     let riders = Riders::of(given)?;
     // A busy name is answered without the write lock, as by a plain claim.
-    let busy = |current: LeaseInfo<&str>| case("Busy", current);
+    let busy = |current: Lease<&str>| case("Busy", current);
     if dead.is_none()
         && let Some(busy) = store.inspect(name, When::Now, busy)?
     {
@@ -117,7 +117,7 @@ pub(super) fn accept_with(store: &Store, given: Arguments<'_>) -> Result<Answer,
             return Ok(vec![]);
         }
     }
-    let accepted = |lease: LeaseInfo<&str>| (lease.token, case("Acquired", lease));
+    let accepted = |lease: Lease<&str>| (lease.token, case("Acquired", lease));
     at_one_time(store, |_| {
         let found = match asked {
             Some(asked) if who.token > Some(asked) => {

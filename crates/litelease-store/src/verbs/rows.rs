@@ -1,8 +1,7 @@
 //! The rows of answers that verbs of several kinds have in common.
 
 use litelease_core::{
-    ClaimResult, GrantResult, LeaseInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
-    TransferResult,
+    ClaimResult, GrantResult, Lease, Reason, ReleaseResult, RenewResult, SlotInfo, TransferResult,
 };
 
 use super::{Answer, Misuse};
@@ -95,9 +94,9 @@ pub(super) fn renewed_slot(
     ttl_ms: i64,
 ) -> Result<Vec<OwnedValue>, Error> {
     Ok(match store.renew_slot(id, lease, ttl_ms, When::Now)? {
-        Some(SlotInfo { position, token, expires_at_ms: lease_expires_at_ms }) => {
+        Some(SlotInfo { position, token, expires_at_ms }) => {
             let name = format!("{id} {position}");
-            case("Renewed", LeaseInfo { name, owner: lease.into(), token, lease_expires_at_ms })
+            case("Renewed", Lease { name, owner: lease.into(), token, expires_at_ms })
         }
         None => vec![text("Rejected"), text("EXPIRED"), OwnedValue::Null],
     })
@@ -108,7 +107,7 @@ pub(super) fn rejected(
     store: &Store,
     name: &str,
     reason: Reason,
-    current: Option<LeaseInfo>,
+    current: Option<Lease>,
 ) -> Result<Vec<OwnedValue>, Error> {
     let word = match reason {
         Reason::NeverClaimed => "NEVER_CLAIMED",
@@ -133,13 +132,13 @@ pub(super) fn rejected(
     Ok([row, current.map(lease).unwrap_or_default()].concat())
 }
 
-pub(super) fn case<S: Into<String>>(word: &str, info: LeaseInfo<S>) -> Vec<OwnedValue> {
-    let LeaseInfo { name, owner, token, lease_expires_at_ms } = info;
-    let expiry = OwnedValue::Integer(lease_expires_at_ms);
+pub(super) fn case<S: Into<String>>(word: &str, info: Lease<S>) -> Vec<OwnedValue> {
+    let Lease { name, owner, token, expires_at_ms } = info;
+    let expiry = OwnedValue::Integer(expires_at_ms);
     vec![text(word), text(name), text(owner), OwnedValue::Integer(token), expiry]
 }
 
-pub(super) fn lease<S: Into<String>>(info: LeaseInfo<S>) -> Vec<OwnedValue> {
+pub(super) fn lease<S: Into<String>>(info: Lease<S>) -> Vec<OwnedValue> {
     let mut row = case("", info);
     row.remove(0);
     row

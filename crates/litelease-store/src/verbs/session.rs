@@ -1,7 +1,7 @@
 //! Sessions and shards. Each verb runs in a transaction of its own, and is rolled back if its
 //! answer is no.
 
-use litelease_core::{ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult};
+use litelease_core::{ClaimResult, Lease, Reason, ReleaseResult, RenewResult};
 
 use super::rows::{
     at_one_time, case, claimed_row, in_begun, lease, rejected, released, text, truth,
@@ -39,7 +39,7 @@ impl<'a> SessionArguments<'a> {
 }
 
 /// Whether a live lease is the one that the caller has found to be dead.
-fn is_grant(given: Arguments<'_>, owner: usize, token: usize, current: &LeaseInfo) -> bool {
+fn is_grant(given: Arguments<'_>, owner: usize, token: usize, current: &Lease) -> bool {
     given.value(owner) == Value::Text(&current.owner)
         && given.value(token) == Value::Integer(current.token)
 }
@@ -48,7 +48,7 @@ pub(super) fn session_open(store: &Store, given: Arguments<'_>) -> Result<Answer
     let (identity, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
     let replaces = given.optional(3, Arguments::integer)? == Some(1);
     at_one_time(store, |now_ms| {
-        let is_dead = |current: &LeaseInfo| is_grant(given, 4, 5, current);
+        let is_dead = |current: &Lease| is_grant(given, 4, 5, current);
         let answer = store.open_session(identity, owner, ttl_ms, now_ms, replaces, is_dead)?;
         let is_granted = matches!(answer, ClaimResult::Acquired(_));
         Ok((is_granted, vec![claimed_row(answer)]))
@@ -73,7 +73,7 @@ pub(super) fn session_beat(store: &Store, given: Arguments<'_>) -> Result<Answer
 pub(super) fn session_claim(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, session) = (given.text(0)?, SessionArguments::new(given, 3)?);
     at_one_time(store, |now_ms| {
-        let is_dead = |current: &LeaseInfo| is_grant(given, 1, 2, current);
+        let is_dead = |current: &Lease| is_grant(given, 1, 2, current);
         let beat = store.claim_in_session(session.grants(), name, now_ms, is_dead)?;
         beat_rows(store, session.grants(), now_ms, beat, |answer| {
             (matches!(answer, ClaimResult::Acquired(_)), vec![claimed_row(answer)])
@@ -166,15 +166,15 @@ fn beat_rows<T>(
     beat: Result<Beat<T>, SessionOver>,
     rest: impl FnOnce(T) -> (bool, Answer),
 ) -> Result<(bool, Answer), Error> {
-    let refused = |name: &str, reason: Reason, current: Option<LeaseInfo>| {
+    let refused = |name: &str, reason: Reason, current: Option<Lease>| {
         let mut row = rejected(store, name, reason, current)?;
         if is_passing(reason) {
             row[0] = text("Refused");
         }
         Ok::<_, Error>(row)
     };
-    let granted = |lease: LeaseInfo| {
-        let granted_ms = lease.lease_expires_at_ms.saturating_sub(now_ms);
+    let granted = |lease: Lease| {
+        let granted_ms = lease.expires_at_ms.saturating_sub(now_ms);
         [case("Renewed", lease), vec![OwnedValue::Integer(granted_ms)]].concat()
     };
     let names = session.names.iter().map(|(name, _)| *name);

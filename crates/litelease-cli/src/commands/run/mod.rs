@@ -58,8 +58,8 @@ pub(crate) struct Args {
     /// Exit code if another owner has the name
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::code::NO)]
     conflict_exit_code: u8,
-    /// How long the lease outlives this process if others cannot see that it died; renewed three
-    /// times per ttl
+    /// How long the name stays taken after a crash that others cannot see, such as that of this
+    /// machine; renewed three times in this time
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
     /// Time between SIGTERM and SIGKILL when the lease is lost [default: 5s, at most a quarter of
@@ -118,7 +118,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let place = place::open(common)?;
     if args.slots.is_some() && (args.value.is_some() || args.is_limited()) {
         return Err(Failure::usage(
-            "--slots takes no --value, --progress-within or --max-time: those are for names",
+            "--slots does not work with --value, --progress-within or --max-time: leave those out",
         ));
     }
     let Args { name, ttl, value, progress_within, max_time, slots, .. } = &args;
@@ -156,7 +156,7 @@ pub(super) fn check_grace(what: &str, length: Duration, grace: Duration) -> Resu
     }
     let told = |time: Duration| shown(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
     Err(Failure::usage(format!(
-        "a {what} of {} leaves no room for a kill grace of {}: give a {what} of more than twice that",
+        "a {what} of {} is too short for a kill grace of {}: give a {what} of more than twice that",
         told(length),
         told(grace),
     )))

@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Run up to so many commands at once
     #[arg(short, long, value_name = "N", default_value_t = 1)]
     jobs: usize,
-    /// How long others wait for an item if this process dies; extended three times per visibility
+    /// How long an item stays hidden if this process dies; extended three times in this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_positive)]
     visibility: Duration,
     /// End after one item, which it waits for

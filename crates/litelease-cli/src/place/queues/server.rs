@@ -153,7 +153,10 @@ impl Queues for Server {
         listed.map_err(failure)?;
         match is_known {
             true => Ok(()),
-            false => Err(Failure::failed("Server", "the answer makes no sense")),
+            false => Err(Failure::failed(
+                "Server",
+                "the server's answer cannot be understood: is it a Litelease of another version?",
+            )),
         }
     }
 

@@ -182,7 +182,7 @@ fn cell(sql: &str, token: Token, guard: &Guard, by_column: Option<ByColumn>) -> 
             let expected = match by_column {
                 None => {
                     if let Some(number) = token.number() {
-                        assert_eq!(db.present("writer", number).unwrap(), token == Fresh);
+                        assert_eq!(db.present(("writer", number)).unwrap(), token == Fresh);
                     }
                     token == Fresh
                 }

@@ -96,10 +96,10 @@ fn a_rebuild_of_the_table_is_noticed_and_guarding_again_restores_the_fence() {
                     "DROP VIEW shown; DROP TRIGGER inbox_insert; PRAGMA foreign_keys = OFF",
                 )
                 .unwrap();
-            assert!(db.present("writer", 2).unwrap());
+            assert!(db.present(("writer", 2)).unwrap());
             db.conn().execute_batch(rebuild).unwrap();
             for _ in 0..2 {
-                let missing = db.present("writer", 2);
+                let missing = db.present(("writer", 2));
                 assert!(
                     matches!(&missing, Err(Error::GuardMissing { table }) if table == "orders"),
                     "{rebuild}: {missing:?}"
@@ -112,7 +112,7 @@ fn a_rebuild_of_the_table_is_noticed_and_guarding_again_restores_the_fence() {
             );
             // Another name's guards are not in question, and a failed presentation leaves none
             // behind.
-            db.present("another", 2).unwrap();
+            db.present(("another", 2)).unwrap();
             let presented: Option<i64> = db
                 .conn()
                 .query_row("SELECT litelease_presented('writer')", [], |row| row.get(0))
@@ -120,16 +120,16 @@ fn a_rebuild_of_the_table_is_noticed_and_guarding_again_restores_the_fence() {
             assert_eq!(presented, None);
             if rebuild.starts_with("DROP TABLE") {
                 assert_eq!(db.unguard("orders", None).unwrap(), 1);
-                assert!(db.present("writer", 2).unwrap());
+                assert!(db.present(("writer", 2)).unwrap());
                 continue;
             }
             db.guard("orders", "writer", &guard)
                 .unwrap_or_else(|error| panic!("{rebuild}: {error}"));
             assert!(db.guards().unwrap().iter().all(|guard| guard.is_intact), "{rebuild}");
-            assert!(db.present("writer", 2).unwrap());
+            assert!(db.present(("writer", 2)).unwrap());
             attempt(db.conn(), "INSERT INTO orders (id, v, tok) VALUES (90, 'x', 2)", &["orders"])
                 .unwrap();
-            db.present("writer", 1).unwrap();
+            db.present(("writer", 1)).unwrap();
             attempt(db.conn(), "INSERT INTO orders (id, v, tok) VALUES (91, 'x', 1)", &["orders"])
                 .unwrap_err();
         }
@@ -149,7 +149,7 @@ fn guards_survive_renames_vacuum_and_dump() {
             .unwrap();
         two_grants(&db);
         db.guard("orders", "writer", &guard).unwrap();
-        assert!(db.present("writer", 2).unwrap());
+        assert!(db.present(("writer", 2)).unwrap());
         db.conn()
             .execute_batch(
                 "ALTER TABLE orders RENAME TO \"new \"\"orders\"\"\";
@@ -165,7 +165,7 @@ fn guards_survive_renames_vacuum_and_dump() {
             assert_eq!(guards[0].table, "new \"orders\"");
             assert_eq!(guards[0].column.as_deref(), by_column.then_some("my \"token\""));
             for (key, token, passes) in [("x", 1, false), ("y", 2, true)] {
-                db.present("writer", token).unwrap();
+                db.present(("writer", token)).unwrap();
                 let sql = format!(
                     "INSERT INTO \"new \"\"orders\"\"\" VALUES ('{key}', 1, 1, {token}, 1)"
                 );
@@ -181,7 +181,7 @@ fn guards_survive_renames_vacuum_and_dump() {
         let renamed = if by_column { Guard::by_column("my \"token\"") } else { guard.clone() };
         db.guard("new \"orders\"", "writer", &renamed).unwrap();
         db.conn().execute_batch("CREATE TABLE orders (k1, tok)").unwrap();
-        db.present("writer", 2).unwrap();
+        db.present(("writer", 2)).unwrap();
 
         let dump = std::process::Command::new("sqlite3").arg(&place.file).arg(".dump").output();
         match dump {
@@ -190,7 +190,7 @@ fn guards_survive_renames_vacuum_and_dump() {
                 let sql = String::from_utf8(dump.stdout).unwrap();
                 restored.conn().execute_batch(&sql).unwrap();
                 restored.conn().execute_batch("DELETE FROM orders").unwrap();
-                restored.present("writer", 2).unwrap();
+                restored.present(("writer", 2)).unwrap();
                 if !by_column {
                     restored.conn().execute_batch("DELETE FROM \"new \"\"orders\"\"\"").unwrap();
                     check(&restored);
@@ -205,7 +205,7 @@ fn guards_survive_renames_vacuum_and_dump() {
 fn a_table_that_got_the_old_name_of_a_renamed_one_does_not_inherit_its_guard() {
     let db = guarded(SCHEMA, "twin", &Guard::by_connection());
     db.conn().execute_batch("ALTER TABLE twin RENAME TO moved; CREATE TABLE twin (id, v)").unwrap();
-    let missing = db.present("writer", 2);
+    let missing = db.present(("writer", 2));
     assert!(matches!(missing, Err(Error::GuardMissing { table }) if table == "twin"));
 }
 
@@ -216,20 +216,20 @@ fn a_table_that_was_renamed_keeps_its_guard_whatever_takes_its_place() {
             let db = guarded("CREATE TABLE t (id, tok)", "t", &guard);
             db.conn().execute_batch("ALTER TABLE t RENAME TO u; CREATE TABLE t (id, tok)").unwrap();
             assert!(
-                matches!(db.present("writer", 2), Err(Error::GuardMissing { table }) if table == "t")
+                matches!(db.present(("writer", 2)), Err(Error::GuardMissing { table }) if table == "t")
             );
             attempt(db.conn(), "INSERT INTO u VALUES (1, 1)", &["u"]).unwrap_err();
             db
         };
         let check = |db: &Litelease, t_is_open: bool| {
             assert!(db.guards().unwrap().iter().all(|guard| guard.is_intact));
-            db.present("writer", 1).unwrap();
+            db.present(("writer", 1)).unwrap();
             attempt(db.conn(), "INSERT INTO u VALUES (1, 1)", &["u"]).unwrap_err();
             assert_eq!(
                 attempt(db.conn(), "INSERT INTO t VALUES (1, 1)", &["t"]).is_ok(),
                 t_is_open
             );
-            assert!(db.present("writer", 2).unwrap());
+            assert!(db.present(("writer", 2)).unwrap());
             attempt(db.conn(), "INSERT INTO u VALUES (1, 2)", &["u"]).unwrap();
         };
         let db = moved();
@@ -243,7 +243,7 @@ fn a_table_that_was_renamed_keeps_its_guard_whatever_takes_its_place() {
         db.conn()
             .execute_batch("ALTER TABLE t RENAME TO u; CREATE VIEW t AS SELECT * FROM u")
             .unwrap();
-        assert!(db.present("writer", 2).unwrap());
+        assert!(db.present(("writer", 2)).unwrap());
         // Two that change places are both guarded.
         let db = guarded("CREATE TABLE t (id, tok); CREATE TABLE u (id, tok)", "t", &guard);
         db.guard("u", "writer", &guard).unwrap();
@@ -274,13 +274,13 @@ fn what_is_left_of_a_dropped_table_can_be_forgotten_name_by_name() {
     let db = guarded("CREATE TABLE t (id, tok)", "t", &Guard::by_connection());
     db.guard("t", "second", &Guard::by_connection()).unwrap();
     db.conn().execute_batch("DROP TABLE t").unwrap();
-    assert!(matches!(db.present("second", 1), Err(Error::GuardMissing { .. })));
+    assert!(matches!(db.present(("second", 1)), Err(Error::GuardMissing { .. })));
     assert_eq!(db.unguard("T", Some("second")).unwrap(), 1);
     // What was found missing for one name says nothing about another.
-    assert!(!db.present("second", 1).unwrap());
-    assert!(matches!(db.present("writer", 2), Err(Error::GuardMissing { .. })));
+    assert!(!db.present(("second", 1)).unwrap());
+    assert!(matches!(db.present(("writer", 2)), Err(Error::GuardMissing { .. })));
     assert_eq!(db.unguard("t", None).unwrap(), 1);
-    assert!(db.present("writer", 2).unwrap());
+    assert!(db.present(("writer", 2)).unwrap());
 }
 
 /// A migration that comes late drops a column: no trigger fires for that, and it once passed.
@@ -296,7 +296,7 @@ fn no_column_of_a_guarded_table_can_be_dropped() {
         db.conn().execute_batch(add).unwrap();
         db.guard("orders", "writer", &guard).unwrap();
         two_grants(&db);
-        db.present("writer", 1).unwrap();
+        db.present(("writer", 1)).unwrap();
         for column in ["v", "\"a \"\"b\"\"\"", "w", "tok"] {
             let refused = drop_column(column).unwrap_err();
             assert!(refused.contains("litelease_guard_1_"), "{column}: {refused}");
@@ -313,7 +313,7 @@ fn no_column_of_a_guarded_table_can_be_dropped() {
         assert!(db.guards().unwrap().iter().all(|guard| guard.is_intact));
         // Without its trigger, the guard is not whole.
         db.conn().execute_batch("DROP TRIGGER litelease_guard_1_columns").unwrap();
-        assert!(matches!(db.present("writer", 2), Err(Error::GuardMissing { .. })));
+        assert!(matches!(db.present(("writer", 2)), Err(Error::GuardMissing { .. })));
         db.guard("orders", "writer", &guard).unwrap();
         drop_column("x").unwrap_err();
         // A migration takes the guard off.

@@ -85,7 +85,7 @@ fn tables_of_every_shape_can_be_guarded() {
                 let t = token.sql();
                 db.withdraw("writer").unwrap();
                 if let (false, Some(number)) = (by_column, token.number()) {
-                    db.present("writer", number).unwrap();
+                    db.present(("writer", number)).unwrap();
                 }
                 let may = token == Fresh;
                 let check = |sql: String, expected: bool| {
@@ -228,7 +228,7 @@ fn a_foreign_table_of_our_name_is_refused() {
         .unwrap();
     for refused in [
         db.guard("orders", "writer", &Guard::by_connection()).unwrap_err(),
-        db.present("writer", 2).map(drop).unwrap_err(),
+        db.present(("writer", 2)).map(drop).unwrap_err(),
         db.unguard("twin", None).map(drop).unwrap_err(),
         db.guards().map(drop).unwrap_err(),
     ] {

@@ -15,12 +15,12 @@ fn names_of_every_kind_can_guard_a_table() {
         db.guard("orders", name, &Guard::by_connection()).unwrap();
         let first = acquired(db.claim(name, "a", LONG));
         let lease = db.transfer(&first, "b", LONG).unwrap().transferred().unwrap();
-        assert!(db.present("writer", 2).unwrap());
+        assert!(db.present(("writer", 2)).unwrap());
         for (token, passes) in
             [(None, false), (Some(first.token), false), (Some(lease.token), true)]
         {
             if let Some(token) = token {
-                db.present(name, token).unwrap();
+                db.present((name, token)).unwrap();
             }
             let done = attempt(db.conn(), "DELETE FROM orders WHERE id = 1", &["orders"]);
             assert_eq!(done.is_ok(), passes, "{name:?}: {done:?}");
@@ -36,7 +36,7 @@ fn names_of_every_kind_can_guard_a_table() {
 fn names_are_compared_to_the_letter() {
     let db = guarded("CREATE TABLE t (id)", "t", &Guard::by_connection());
     acquired(db.claim("WRITER", "a", LONG));
-    db.present("WRITER", 2).unwrap();
+    db.present(("WRITER", 2)).unwrap();
     attempt(db.conn(), "INSERT INTO t VALUES (1)", &["t"]).unwrap_err();
 }
 
@@ -59,7 +59,7 @@ fn several_names_must_all_pass_in_either_form() {
             (2, 0, 0, false),
         ] {
             id += 1;
-            db.present("writer", presented).unwrap();
+            db.present(("writer", presented)).unwrap();
             for sql in [
                 format!("INSERT INTO orders (id, tok, tok2) VALUES ({id}, {tok}, {tok2})"),
                 format!("UPDATE orders SET v = 1, tok = {tok}, tok2 = {tok2} WHERE id < 3"),
@@ -68,7 +68,7 @@ fn several_names_must_all_pass_in_either_form() {
                 assert_eq!(done.is_ok(), passes, "{sql} presented {presented}: {done:?}");
             }
         }
-        db.present("writer", 2).unwrap();
+        db.present(("writer", 2)).unwrap();
         for sql in [
             "UPDATE orders SET v = 1, tok = 1",
             "UPDATE orders SET v = 1, tok2 = 1",
@@ -92,12 +92,12 @@ fn a_name_that_was_never_claimed_closes_the_table_until_its_first_grant() {
             let sql = format!("INSERT INTO orders (id, tok) VALUES (10, {token})");
             attempt(db.conn(), &sql, &["orders"])
         };
-        assert!(!db.present("later", 1).unwrap());
+        assert!(!db.present(("later", 1)).unwrap());
         for token in ["NULL", "0", "1"] {
             insert(token).unwrap_err();
         }
         let lease = acquired(db.claim("later", "a", LONG));
-        assert!(db.present("later", lease.token).unwrap());
+        assert!(db.present(("later", lease.token)).unwrap());
         insert("1").unwrap();
     }
 }
@@ -113,7 +113,7 @@ fn a_lease_that_merely_ended_still_passes_unless_the_guard_is_strict() {
         let db = guarded(SCHEMA, "twin", &Guard::by_connection());
         db.guard("orders", "w", &guard).unwrap();
         let write = |token: i64| {
-            db.present("w", token).unwrap();
+            db.present(("w", token)).unwrap();
             let sql = format!("UPDATE orders SET v = 1, tok = {token}");
             attempt(db.conn(), &sql, &["orders"])
         };
@@ -147,10 +147,10 @@ fn the_clock_may_go_where_it_likes_and_the_fence_holds() {
     assert!(grants.is_sorted(), "{grants:?}");
     let (newest, old) = grants.split_last().unwrap();
     for token in old {
-        assert!(!db.present("writer", *token).unwrap());
+        assert!(!db.present(("writer", *token)).unwrap());
         attempt(db.conn(), "DELETE FROM orders WHERE id = 1", &["orders"]).unwrap_err();
     }
-    assert!(db.present("writer", *newest).unwrap());
+    assert!(db.present(("writer", *newest)).unwrap());
     attempt(db.conn(), "DELETE FROM orders WHERE id = 1", &["orders"]).unwrap();
 }
 
@@ -161,8 +161,8 @@ fn a_presentation_belongs_to_one_connection_and_can_be_withdrawn() {
     db.conn().execute_batch("CREATE TABLE orders (id)").unwrap();
     db.guard("orders", "writer", &Guard::by_connection()).unwrap();
     two_grants(&db);
-    assert!(db.present("writer", 2).unwrap());
-    assert!(!other.present("another", 2).unwrap());
+    assert!(db.present(("writer", 2)).unwrap());
+    assert!(!other.present(("another", 2)).unwrap());
     attempt(other.conn(), "INSERT INTO orders VALUES (1)", &["orders"]).unwrap_err();
     // Another handle on the same connection, and the SQL functions, know of it.
     let borrowed = litelease::LiteleaseRef::new(db.conn());
@@ -186,10 +186,10 @@ fn an_old_snapshot_that_wants_to_write_is_told_so_and_never_passes() {
     db.guard("orders", "writer", &Guard::by_connection()).unwrap();
     let lease = acquired(db.claim("writer", "a", LONG));
     old.conn().execute_batch("BEGIN").unwrap();
-    assert!(old.present("writer", lease.token).unwrap());
+    assert!(old.present(("writer", lease.token)).unwrap());
     // Meanwhile somebody else is granted the name; the old snapshot does not know.
     let _ = db.transfer(&lease, "b", LONG).unwrap();
-    assert!(old.present("writer", lease.token).unwrap());
+    assert!(old.present(("writer", lease.token)).unwrap());
     let refused = old.conn().execute("INSERT INTO orders VALUES (1, 1)", []).unwrap_err();
     let code = refused.sqlite_error().unwrap().extended_code;
     assert_eq!(code, ffi::SQLITE_BUSY_SNAPSHOT, "{refused}");
@@ -205,11 +205,11 @@ fn refusals_are_counted_for_guards_by_connection() {
     db.guard("orders", "writer", &Guard::by_connection()).unwrap();
     db.guard("other", "writer", &Guard::by_connection()).unwrap();
     two_grants(&db);
-    db.present("writer", 1).unwrap();
+    db.present(("writer", 1)).unwrap();
     for _ in 0..3 {
         attempt(db.conn(), "INSERT INTO orders VALUES (1), (2)", &["orders"]).unwrap_err();
     }
-    db.present("writer", 2).unwrap();
+    db.present(("writer", 2)).unwrap();
     attempt(db.conn(), "INSERT INTO orders VALUES (1), (2)", &["orders"]).unwrap();
     // Another connection of the process sees the same count.
     let counts: Vec<u64> =

@@ -20,11 +20,11 @@ fn a_zombie_is_refused_where_the_guarded_file_is_attached_to_another_one() {
     let main = other.open(LONG);
     acquired(main.claim("writer", "a", LONG));
     main.conn().execute("ATTACH ?1 AS ours", [ours.file.to_str().unwrap()]).unwrap();
-    assert!(main.present("writer", 1).unwrap(), "the newest one of the main file");
+    assert!(main.present(("writer", 1)).unwrap(), "the newest one of the main file");
     attempt(main.conn(), "INSERT INTO ours.orders VALUES (1, 1)", &["ours.orders"]).unwrap_err();
     attempt(main.conn(), "INSERT INTO ours.orders2 VALUES (1, 1)", &["ours.orders2"]).unwrap_err();
     // And the holder of the newest one passes there.
-    assert!(!main.present("writer", 2).unwrap(), "no such token in the main file");
+    assert!(!main.present(("writer", 2)).unwrap(), "no such token in the main file");
     attempt(main.conn(), "INSERT INTO ours.orders VALUES (1, 2)", &["ours.orders"]).unwrap();
     attempt(main.conn(), "INSERT INTO ours.orders2 VALUES (1, 2)", &["ours.orders2"]).unwrap();
 }
@@ -56,7 +56,7 @@ fn known_ways_around_the_fence_are_as_the_docs_tell() {
     for guard in [Guard::by_connection(), Guard::by_column("tok")] {
         let stale = || {
             let db = guarded(SCHEMA, "orders", &guard);
-            db.present("writer", 1).unwrap();
+            db.present(("writer", 1)).unwrap();
             attempt(db.conn(), "UPDATE orders SET v = 'stale', tok = 1", &["orders"]).unwrap_err();
             db
         };
@@ -76,7 +76,10 @@ fn known_ways_around_the_fence_are_as_the_docs_tell() {
             .execute_batch("DROP TRIGGER litelease_guard_1_update; UPDATE orders SET v = 'dropped'")
             .unwrap();
         assert_eq!(is_written(&db), "dropped");
-        assert!(matches!(db.present("writer", 2), Err(Error::GuardMissing { .. })), "and noticed");
+        assert!(
+            matches!(db.present(("writer", 2)), Err(Error::GuardMissing { .. })),
+            "and noticed"
+        );
         let db = stale();
         db.conn()
             .execute_batch(
@@ -92,7 +95,10 @@ fn known_ways_around_the_fence_are_as_the_docs_tell() {
             )
             .unwrap();
         assert_eq!(is_written(&db), "schema");
-        assert!(matches!(db.present("writer", 2), Err(Error::GuardMissing { .. })), "and noticed");
+        assert!(
+            matches!(db.present(("writer", 2)), Err(Error::GuardMissing { .. })),
+            "and noticed"
+        );
         // Triggers can be switched off for a connection.
         let db = stale();
         db.conn().set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).unwrap();

@@ -1,0 +1,327 @@
+//! What an engine must do, and what passes between it and the verbs.
+//!
+//! An engine keeps rows and compares before it writes. It knows no rule: the verbs load a row, ask
+//! the rule in `litelease-core` and hand back what to store.
+
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+mod driver;
+mod error;
+mod guard;
+mod url;
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use litelease_core::{Epoch, State};
+
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+pub(crate) use driver::{Driver, FORMAT, first_behind, time_to_move};
+pub use error::{Error, Result};
+pub use guard::GuardInfo;
+pub use litelease_core::Guard;
+pub use url::{EngineUrl, EtcdUrl, PostgresUrl};
+
+/// A store that several machines share: it keeps rows, and compares before it writes.
+///
+/// Every call is one request, or a few, of bounded time. An engine does not repeat a request that
+/// changes something: the verbs do, because they know what was asked. If a request may or may not
+/// have been carried out, it fails with [`Error::CommitUnknown`]; with [`Error::Unreachable`] if
+/// nothing can have been stored.
+pub trait Engine: Send + Sync {
+    /// Reads rows, the mark and the time, all at one instant.
+    fn load(&self, names: &[&str]) -> Result<Loaded>;
+
+    /// Stores all of a change or nothing of it.
+    ///
+    /// It is stored only if the mark and every row of `seen` that the change names are still the
+    /// same, to the last column. Otherwise the answer is [`Stored::Conflict`]. A row that was
+    /// absent must still be absent.
+    fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored>;
+
+    /// Reads like [`load`](Engine::load), for at most `time`: nobody needs a later answer.
+    fn load_within(&self, names: &[&str], time: Duration) -> Result<Loaded> {
+        let _ = time;
+        self.load(names)
+    }
+
+    /// Stores each of these rows for itself, if the mark and this row of `seen` are still the same
+    /// and live, and waits for at most `time`. `rows` has a new row for each row of `seen`, under
+    /// the same token, at most [`most_rows`](Engine::most_rows) of them.
+    ///
+    /// Returns for each what became of it. A row that has changed does not keep the others from
+    /// being stored. If the call fails, each of them may or may not be stored. An engine with a
+    /// clock that is later than `at_ms` of a row stores it [as of then](StoredRow::as_of), with its
+    /// whole ttl, and answers [`Stored::DoneAt`].
+    fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
+        let _ = time;
+        let store = |seen: &Loaded, rows: &[StoredRow]| {
+            let names = seen.rows.iter().map(|row| row.name.clone());
+            let rows = names.zip(rows.iter().cloned()).collect();
+            self.store(seen, &Change { rows, while_live: true, ..Change::default() })
+        };
+        let stored = store(seen, rows)?;
+        if stored != Stored::Conflict || rows.len() < 2 {
+            return Ok(vec![stored; rows.len()]);
+        }
+        // One of them has changed. The others are stored one by one.
+        let one = |row: &LoadedRow| Loaded { rows: vec![row.clone()], ..seen.without_rows() };
+        let pairs = seen.rows.iter().zip(rows.chunks(1));
+        pairs.map(|(row, new)| store(&one(row), new)).collect()
+    }
+
+    /// Tells `listener` from now on about changes by others, until it is dropped. It is told on a
+    /// thread of the engine's, and must return at once.
+    ///
+    /// An engine that cannot tell does nothing: whoever listens looks now and then.
+    fn listen(&self, what: Changes, listener: Weak<dyn Listener>) {
+        let _ = (what, listener);
+    }
+
+    /// Tells listeners to [`Changes::Tokens`] about this name from now on, and about what happened
+    /// to it after `version`, until it was [unfollowed](Engine::unfollow) as often. An engine that
+    /// tells about all names does nothing.
+    fn follow(&self, name: &str, version: i64) {
+        let _ = (name, version);
+    }
+
+    /// Ends one [`follow`](Engine::follow).
+    fn unfollow(&self, name: &str) {
+        let _ = name;
+    }
+
+    /// Reads all rows and the mark, in the order of names.
+    fn list(&self) -> Result<Loaded>;
+
+    /// Deletes those rows of `seen` that are still the same, and returns how many.
+    ///
+    /// The floor is above their tokens by now. A row that has changed stays.
+    fn forget(&self, seen: &[LoadedRow]) -> Result<u64>;
+
+    /// Sleeps until the row of a name may have changed since `version`, for at most `time`.
+    fn nap(&self, name: &str, version: i64, time: Duration);
+
+    /// Reads the rows that [`commit_rows`](Engine::commit_rows) has stored under keys that begin
+    /// with `prefix`, in the order of keys.
+    ///
+    /// It makes as many requests as their size needs. What is stored meanwhile may be among them or
+    /// not, so whoever needs one state keeps others from storing: by a new token.
+    fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+
+    /// Stores rows of the service, each a key and a value (none: it is deleted), if `token` is
+    /// still the newest token of `name`.
+    fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored>;
+
+    /// Does the same if the engine is still the incarnation `boot` that rows were
+    /// [loaded](Engine::load) from. Another one may have lost commits, and these rows may be
+    /// changes to what it does not have. An engine that loses none does not compare.
+    fn commit_rows_of(
+        &self,
+        _boot: i64,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Result<Stored> {
+        self.commit_rows(name, token, rows)
+    }
+
+    /// Returns how many rows one [`Change`] may have, with new tokens or with those they have.
+    fn most_rows(&self, new_tokens: bool) -> usize;
+
+    /// Returns facts for people who look after it, each with what to do if something is wrong.
+    fn facts(&self) -> Result<EngineFacts>;
+
+    /// Makes what the engine needs before the first row, and checks it strictly if it is there.
+    fn bootstrap(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Checks whether the engine can store a name or an owner text.
+    fn check_text(&self, what: &'static str, text: &str) -> Result<()> {
+        let _ = (what, text);
+        Ok(())
+    }
+
+    /// Guards a table of the caller's, if the engine has any.
+    fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<()> {
+        let _ = (table, name, guard);
+        Err(no_tables())
+    }
+
+    /// Removes guards, and returns how many.
+    fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64> {
+        let _ = (table, name);
+        Err(no_tables())
+    }
+
+    /// Returns all guards.
+    fn guards(&self) -> Result<Vec<GuardInfo>> {
+        Err(no_tables())
+    }
+}
+
+fn no_tables() -> Error {
+    Error::Refused("guarded tables need SQLite or PostgreSQL; use a Gate".into())
+}
+
+/// Which changes a [`Listener`] is told about. It may be told about others, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Changes {
+    /// What makes a holder lose its lease: breaks, transfers and new grants of the names that are
+    /// [followed](Engine::follow).
+    Tokens,
+    /// Every change of a row.
+    Rows,
+}
+
+/// Is told about changes. A word of it is only a hint: the rows decide.
+pub trait Listener: Send + Sync {
+    /// The row of this name may have changed, or any row if it is `None`. `token` is its newest
+    /// token after that, if the engine tells.
+    fn changed(&self, name: Option<&str>, token: Option<i64>);
+}
+
+/// What was read at one instant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Loaded {
+    /// The floor of all tokens, and the incarnation that it was recorded in.
+    pub mark: Mark,
+    /// The incarnation of the engine now: a positive number that changes when commits may have been
+    /// lost, such as etcd's cluster id or PostgreSQL's timeline.
+    pub boot: i64,
+    /// The engine's own clock, as Unix time in milliseconds, if it has one that all clients share.
+    /// Without one, a row is over when it was seen unchanged for a whole ttl.
+    pub server_ms: Option<i64>,
+    /// The rows that were asked for, in that order.
+    pub rows: Vec<LoadedRow>,
+}
+
+/// The floor of all tokens as it is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mark {
+    /// The floor, and the incarnation.
+    pub epoch: Epoch,
+    /// Another number after every change; 0 if nothing is stored.
+    pub version: i64,
+}
+
+/// A name, and its row if it has one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LoadedRow {
+    /// The name.
+    pub name: String,
+    /// Another number after every change; 0 if there is no row.
+    pub version: i64,
+    /// The row.
+    pub row: Option<StoredRow>,
+}
+
+/// A row as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StoredRow {
+    /// The newest token.
+    pub token: i64,
+    /// The owner, unless the name was released.
+    pub tenure: Option<StoredTenure>,
+    /// When it was stored, by the clock of whoever decided.
+    pub at_ms: i64,
+    /// The attempt that stored it.
+    pub attempt: i64,
+    /// The attempt that ended the last tenure before this one: a release, a transfer, a break or a
+    /// takeover; 0 if there was none. Grants of a free name and renewals leave it as it is, so a
+    /// client whose answer was lost finds its attempt also after the next grant.
+    pub ended: i64,
+}
+
+/// An owner, the end of its lease by a clock, and its length, for clients that trust no clock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StoredTenure {
+    /// Who has the name.
+    pub owner: String,
+    /// The first millisecond at which it no longer does, by the clock of whoever decided.
+    pub until_ms: i64,
+    /// How long the lease is, counted from when the row was stored.
+    pub ttl_ms: i64,
+}
+
+/// What to store in one step.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Change {
+    /// The new mark, if it changes.
+    pub mark: Option<Epoch>,
+    /// New rows by name. Each name is one of those that were loaded.
+    pub rows: Vec<(String, StoredRow)>,
+    /// Whether the loaded rows must still be live when this is stored, by the engine's own clock.
+    pub while_live: bool,
+    /// How long the lease of the one row must last from when it is stored, at least, by the
+    /// engine's own clock. Whoever decided may have guessed that clock: if it is later than `at_ms`
+    /// when the row is stored, the row is stored as of then, and the answer is [`Stored::DoneAt`].
+    /// An engine without a clock stores the row as it is.
+    pub lasts_ms: Option<i64>,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "the change may have met a conflict"]
+pub enum Stored {
+    /// It is stored, and this is the version of the mark and rows that it changed.
+    Done {
+        /// The new version.
+        version: i64,
+    },
+    /// The same, and this is the engine's own clock at that moment. A row with an earlier `at_ms`
+    /// has this one, and its lease ends [`lasts_ms`](Change::lasts_ms) after it, or later.
+    DoneAt {
+        /// The new version.
+        version: i64,
+        /// The engine's own clock.
+        server_ms: i64,
+    },
+    /// Nothing was stored: something has changed since it was loaded.
+    Conflict,
+}
+
+/// A row of the service: its key, and its new value or none.
+pub type RowChange = (Vec<u8>, Option<Vec<u8>>);
+
+/// Facts about an engine, for people who look after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineFacts {
+    /// What is so: a word and its value.
+    pub facts: Vec<(String, String)>,
+    /// What should be changed, and how.
+    pub warnings: Vec<String>,
+}
+
+impl Loaded {
+    /// Returns the mark and the time alone.
+    pub fn without_rows(&self) -> Loaded {
+        Loaded { mark: self.mark, boot: self.boot, server_ms: self.server_ms, rows: Vec::new() }
+    }
+
+    /// Returns the row of a name that was asked for.
+    pub fn row(&self, name: &str) -> Option<&LoadedRow> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+}
+
+impl StoredRow {
+    /// Returns the row as it is stored at this time of the engine's own clock, with a lease that
+    /// lasts so long from then on.
+    pub fn as_of(&self, server_ms: i64, lasts_ms: i64) -> StoredRow {
+        let mut row = self.clone();
+        row.at_ms = row.at_ms.max(server_ms);
+        if let Some(tenure) = &mut row.tenure {
+            tenure.until_ms = tenure.until_ms.max(server_ms.saturating_add(lasts_ms));
+            tenure.ttl_ms = tenure.until_ms.saturating_sub(row.at_ms);
+        }
+        row
+    }
+
+    /// Returns the row as the rule sees it, or an error if it breaks what every writer promises.
+    pub fn state(&self, name: &str) -> Result<State<'_>> {
+        let tenure = self.tenure.as_ref();
+        let owner = tenure.map(|tenure| tenure.owner.as_str());
+        State::stored(self.token, owner, tenure.map(|tenure| tenure.until_ms))
+            .ok_or_else(|| Error::InvalidLeaseRow { name: name.into(), reason: "token".into() })
+    }
+}

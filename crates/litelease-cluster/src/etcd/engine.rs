@@ -1,0 +1,441 @@
+//! The engine: loading and storing as etcd transactions.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use litelease_core::Epoch;
+
+use crate::engine::{
+    Change, Changes, Engine, EngineFacts, Error, EtcdUrl, Listener, Loaded, LoadedRow, Mark,
+    Result, RowChange, Stored, StoredRow,
+};
+use crate::etcd::client::{Client, HasHeader};
+use crate::etcd::failure::is_full;
+use crate::etcd::listen::{Subscribers, listen_to_rows, listen_to_tokens};
+use crate::etcd::messages::{
+    Compare, DeleteRangeRequest, Header, KeyValue, Op, OpAnswer, PutRequest, RangeRequest,
+    RangeResponse, RequestOp, ResponseOp, Target, TxnRequest, TxnResponse,
+};
+use crate::etcd::values::{Keys, write_mark, write_row};
+
+/// How many operations a transaction may have, unless `--max-txn-ops` says otherwise. As many
+/// comparisons are allowed.
+const MOST_OPERATIONS: usize = 128;
+/// Longer than a request takes.
+const MOST_TIME: Duration = Duration::MAX;
+/// How many rows are listed in one request.
+const PAGE: i64 = 5_000;
+/// How many rows of the service are read in one request: each may have 1 MiB, and etcd holds a
+/// whole answer in memory.
+const SERVICE_PAGE: i64 = 256;
+
+/// The largest row: that of an item of 1 MiB.
+const LARGEST: usize = 1 << 20;
+
+pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
+pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
+
+/// Leases in etcd.
+pub(crate) struct EtcdEngine {
+    pub(crate) client: Client,
+    pub(crate) keys: Keys,
+    subscribers: Subscribers,
+}
+
+impl EtcdEngine {
+    /// Reads the files that the URL names. It connects at the first call.
+    pub(crate) fn open(url: &EtcdUrl) -> Result<Self> {
+        let (client, keys) = (Client::new(url)?, Keys::below(&url.prefix));
+        Ok(EtcdEngine { client, keys, subscribers: Subscribers::default() })
+    }
+
+    /// Reads pages of keys, all at the revision of the first one, and the mark with that. A page
+    /// that takes too long is read again in smaller ones, down to `least` rows.
+    fn pages(
+        &self,
+        (mut key, end): (Vec<u8>, Vec<u8>),
+        (least, most): (i64, i64),
+    ) -> Result<(TxnAnswer, Vec<KeyValue>)> {
+        let page = |key, limit, revision| {
+            let range_end = end.clone();
+            Op::Range(RangeRequest { key, range_end, limit, revision, count_only: false })
+        };
+        let mut limit = most;
+        let mut first = None;
+        let mut pairs: Vec<KeyValue> = Vec::new();
+        loop {
+            let revision = first.as_ref().map_or(0, |first: &TxnAnswer| first.revision);
+            let mark = self.range(self.keys.mark(), revision);
+            let request = txn(Vec::new(), vec![mark, page(key.clone(), limit, revision)]);
+            // The smallest page cannot be read again in smaller ones.
+            let bytes = if limit == least { LARGEST } else { 0 };
+            let read = self.client.read_large(TXN, request, MOST_TIME, bytes);
+            let read = read.and_then(TxnAnswer::of);
+            let mut answer = match read {
+                Err(Error::Unreachable(_)) if limit > least => {
+                    limit = (limit / 4).max(least);
+                    continue;
+                }
+                read => read?,
+            };
+            limit = (limit * 2).min(most);
+            let rows = answer.ranges.pop().unwrap_or_default();
+            let more = rows.more;
+            pairs.extend(rows.kvs);
+            let first = first.get_or_insert(answer);
+            match pairs.last() {
+                Some(last) if more => key = [&last.key[..], b"\0"].concat(),
+                _ => return Ok((first.clone(), pairs)),
+            }
+        }
+    }
+
+    fn range(&self, key: Vec<u8>, revision: i64) -> Op {
+        Op::Range(RangeRequest { key, revision, ..RangeRequest::default() })
+    }
+
+    fn read(&self, operations: Vec<Op>, time: Duration) -> Result<TxnAnswer> {
+        self.read_if(txn(Vec::new(), operations), time)
+    }
+
+    fn read_if(&self, request: TxnRequest, time: Duration) -> Result<TxnAnswer> {
+        let response: TxnResponse = self.client.read_within(TXN, request, time)?;
+        TxnAnswer::of(response)
+    }
+
+    /// Reads one row or, if it is absent, the token that was left of it.
+    fn load_one(&self, name: &str, time: Duration) -> Result<Loaded> {
+        let (row, token) = (self.keys.row(name), self.keys.token(name));
+        let read = |key| vec![self.range(self.keys.mark(), 0), self.range(key, 0)];
+        let mut request = txn(vec![at_revision(row.clone(), 0)], read(token));
+        request.failure = requests(read(row));
+        let answer = self.read_if(request, time)?;
+        let pair = answer.ranges.get(1).and_then(|range| range.kvs.first());
+        let row = match pair {
+            None => LoadedRow { name: name.to_owned(), version: 0, row: None },
+            Some(pair) if answer.succeeded => self.keys.read_token(name, pair)?,
+            Some(pair) => self.keys.read_row(pair)?,
+        };
+        self.loaded(&answer, vec![row])
+    }
+
+    /// Fills in the tokens that were left of rows that are absent.
+    fn load_tokens(&self, rows: &mut [LoadedRow], revision: i64, time: Duration) -> Result<()> {
+        let mut absent: Vec<&mut LoadedRow> =
+            rows.iter_mut().filter(|row| row.row.is_none()).collect();
+        for some in absent.chunks_mut(MOST_OPERATIONS) {
+            let keys = some.iter().map(|row| self.range(self.keys.token(&row.name), revision));
+            let answer = self.read(keys.collect(), time)?;
+            for (row, range) in some.iter_mut().zip(&answer.ranges) {
+                if let Some(pair) = range.kvs.first() {
+                    **row = self.keys.read_token(&row.name, pair)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, compare: Vec<Compare>, operations: Vec<Op>) -> Result<Stored> {
+        let response: TxnResponse = self.client.write(TXN, txn(compare, operations))?;
+        let answer = TxnAnswer::of(response)?;
+        Ok(match answer.succeeded {
+            true => Stored::Done { version: answer.revision },
+            false => Stored::Conflict,
+        })
+    }
+
+    fn loaded(&self, answer: &TxnAnswer, rows: Vec<LoadedRow>) -> Result<Loaded> {
+        let mark = answer.ranges.first().and_then(|range| range.kvs.first());
+        let mark = mark.map_or(Ok(Mark::default()), |pair| self.keys.read_mark(pair))?;
+        Ok(Loaded { mark, boot: answer.boot, server_ms: None, rows })
+    }
+
+    fn deletes(&self, row: &LoadedRow) -> [Op; 2] {
+        [self.keys.row(&row.name), self.keys.token(&row.name)]
+            .map(|key| Op::Delete(DeleteRangeRequest { key }))
+    }
+
+    fn is_same(&self, row: &LoadedRow) -> Compare {
+        at_revision(self.keys.row(&row.name), row.version)
+    }
+
+    /// Compares the token that was left of a row that was absent: the row may have been there and
+    /// deleted since.
+    fn has_left(&self, row: &LoadedRow) -> Option<Compare> {
+        let key = self.keys.token(&row.name);
+        match &row.row {
+            _ if row.version != 0 => None,
+            None => Some(at_revision(key, 0)),
+            Some(row) => Some(has_value(key, row.token.to_string())),
+        }
+    }
+}
+
+impl Engine for EtcdEngine {
+    fn load(&self, names: &[&str]) -> Result<Loaded> {
+        self.load_within(names, MOST_TIME)
+    }
+
+    fn load_within(&self, names: &[&str], time: Duration) -> Result<Loaded> {
+        if let [name] = names {
+            return self.load_one(name, time);
+        }
+        let until = Instant::now().checked_add(time);
+        let mut rows = Vec::with_capacity(names.len());
+        let mut first: Option<TxnAnswer> = None;
+        let mut chunks = names.chunks(MOST_OPERATIONS - 1);
+        loop {
+            let names = chunks.next().unwrap_or_default();
+            if names.is_empty() && first.is_some() {
+                break;
+            }
+            // What does not fit into one request is read as it was then.
+            let revision = first.as_ref().map_or(0, |first| first.revision);
+            let mut operations = vec![self.range(self.keys.mark(), revision)];
+            operations.extend(names.iter().map(|name| self.range(self.keys.row(name), revision)));
+            let left = until.map_or(time, |until| until.duration_since(Instant::now()));
+            let answer = self.read(operations, left)?;
+            for (name, range) in names.iter().zip(answer.ranges.iter().skip(1)) {
+                rows.push(match range.kvs.first() {
+                    Some(pair) => self.keys.read_row(pair)?,
+                    None => LoadedRow { name: (*name).to_owned(), version: 0, row: None },
+                });
+            }
+            first.get_or_insert(answer);
+        }
+        match first {
+            Some(first) => {
+                let left = until.map_or(time, |until| until.duration_since(Instant::now()));
+                self.load_tokens(&mut rows, first.revision, left)?;
+                self.loaded(&first, rows)
+            }
+            None => Err(Error::Unreachable("there is no answer".into())),
+        }
+    }
+
+    fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored> {
+        let mut compare = vec![at_revision(self.keys.mark(), seen.mark.version)];
+        let mut operations = Vec::new();
+        if let Some(epoch) = change.mark {
+            operations.push(self.put_mark(epoch));
+        }
+        for (name, row) in &change.rows {
+            let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
+            compare.push(self.is_same(before));
+            compare.extend(self.has_left(before));
+            operations.push(put(self.keys.row(name), write_row(row)));
+            if before.row.as_ref().is_none_or(|before| before.token != row.token) {
+                operations.push(put(self.keys.token(name), row.token.to_string().into()));
+            }
+        }
+        match self.write(compare.clone(), operations) {
+            // The keys of the tokens stay, and tell the next grant how far they have come.
+            Err(error) if is_full(&error) && is_release(seen, change) => {
+                let keys = change.rows.iter().map(|(name, _)| self.keys.row(name));
+                let deletes = keys.map(|key| Op::Delete(DeleteRangeRequest { key }));
+                self.write(compare, deletes.collect())
+            }
+            stored => stored,
+        }
+    }
+
+    /// Each row is a transaction inside one that compares the mark. The limit of operations is for
+    /// both together.
+    fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
+        let operations = seen.rows.iter().zip(rows).map(|(before, row)| {
+            let put = put(self.keys.row(&before.name), write_row(row));
+            Op::Txn(txn(vec![self.is_same(before)], vec![put]))
+        });
+        let request =
+            txn(vec![at_revision(self.keys.mark(), seen.mark.version)], operations.collect());
+        let response: TxnResponse = self.client.write_within(TXN, request, time)?;
+        let version = response.header.as_ref().map_or(0, |header| header.revision);
+        let is_stored = |answer: Option<&ResponseOp>| {
+            let answer = answer.and_then(|answer| answer.response.as_ref());
+            matches!(answer, Some(OpAnswer::Txn(TxnResponse { succeeded: true, .. })))
+        };
+        let stored = (0..rows.len()).map(|at| match is_stored(response.responses.get(at)) {
+            true if response.succeeded => Stored::Done { version },
+            _ => Stored::Conflict,
+        });
+        Ok(stored.collect())
+    }
+
+    fn listen(&self, what: Changes, listener: Weak<dyn Listener>) {
+        let subscription = self.subscribers.of(what);
+        if !subscription.add(listener) {
+            return;
+        }
+        let (keys, subscription) = (self.keys.clone(), Arc::clone(subscription));
+        match what {
+            Changes::Tokens => {
+                let followed = Arc::clone(&self.subscribers.followed);
+                self.client.spawn(|connections| {
+                    listen_to_tokens(connections, keys, subscription, followed)
+                });
+            }
+            Changes::Rows => {
+                let newest = self.client.newest();
+                self.client
+                    .spawn(|connections| listen_to_rows(connections, keys, subscription, newest));
+            }
+        }
+    }
+
+    fn follow(&self, name: &str, version: i64) {
+        self.subscribers.followed.follow(name, version);
+    }
+
+    fn unfollow(&self, name: &str) {
+        self.subscribers.followed.unfollow(name);
+    }
+
+    fn list(&self) -> Result<Loaded> {
+        let (answer, pairs) = self.pages(self.keys.rows(), (PAGE, PAGE))?;
+        let rows = pairs.iter().map(|pair| self.keys.read_row(pair)).collect::<Result<_>>()?;
+        self.loaded(&answer, rows)
+    }
+
+    fn forget(&self, seen: &[LoadedRow]) -> Result<u64> {
+        let mut deleted = 0;
+        let forget = |rows: &[LoadedRow]| {
+            let compare = rows.iter().map(|row| self.is_same(row)).collect();
+            self.write(compare, rows.iter().flat_map(|row| self.deletes(row)).collect())
+        };
+        for some in seen.chunks(MOST_OPERATIONS / 2) {
+            if matches!(forget(some)?, Stored::Done { .. }) {
+                deleted += some.len() as u64;
+                continue;
+            }
+            // One of them has changed, and stays. The others do not.
+            for row in some.chunks(1) {
+                deleted += u64::from(matches!(forget(row)?, Stored::Done { .. }));
+            }
+        }
+        Ok(deleted)
+    }
+
+    fn nap(&self, name: &str, version: i64, time: Duration) {
+        self.client.watch(self.keys.row(name), version, time);
+    }
+
+    fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let (_, pairs) = self.pages(self.keys.services(prefix), (1, SERVICE_PAGE))?;
+        let start = self.keys.service(b"").len();
+        let key = |pair: &KeyValue| pair.key.get(start..).unwrap_or_default().to_vec();
+        Ok(pairs.into_iter().map(|pair| (key(&pair), pair.value)).collect())
+    }
+
+    fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {
+        let mut stored = Stored::Conflict;
+        for (part, some) in rows.chunks(MOST_OPERATIONS).enumerate() {
+            let operations = some.iter().map(|(key, value)| match value {
+                Some(value) => put(self.keys.service(key), value.clone()),
+                None => Op::Delete(DeleteRangeRequest { key: self.keys.service(key) }),
+            });
+            let is_newest = has_value(self.keys.token(name), token.to_string());
+            let written = self.write(vec![is_newest], operations.collect());
+            stored = if part == 0 { written? } else { after_a_part(written)? };
+            if stored == Stored::Conflict {
+                break;
+            }
+        }
+        Ok(stored)
+    }
+
+    fn most_rows(&self, new_tokens: bool) -> usize {
+        match new_tokens {
+            true => (MOST_OPERATIONS - 1) / 2,
+            false => MOST_OPERATIONS - 1,
+        }
+    }
+
+    fn facts(&self) -> Result<EngineFacts> {
+        self.look_around()
+    }
+}
+
+/// Reads the answer to a part that is not the first one: whatever it is, something is stored by
+/// now.
+fn after_a_part(written: Result<Stored>) -> Result<Stored> {
+    let said = match written {
+        Ok(Stored::Conflict) => "the name was granted to another client".into(),
+        Ok(stored) => return Ok(stored),
+        Err(error) => error.to_string(),
+    };
+    Err(Error::CommitUnknown(format!("a part of the rows is stored, and then: {said}")))
+}
+
+impl EtcdEngine {
+    fn put_mark(&self, epoch: Epoch) -> Op {
+        put(self.keys.mark(), write_mark(epoch))
+    }
+}
+
+/// A transaction's answer, and what it has read.
+#[derive(Clone)]
+struct TxnAnswer {
+    succeeded: bool,
+    revision: i64,
+    boot: i64,
+    ranges: Vec<RangeResponse>,
+}
+
+impl TxnAnswer {
+    fn of(response: TxnResponse) -> Result<Self> {
+        let Some(header) = response.header else {
+            return Err(Error::Refused("an answer without a header: is this etcd?".into()));
+        };
+        let ranges = response.responses.into_iter().filter_map(|answer| match answer.response {
+            Some(OpAnswer::Range(range)) => Some(range),
+            _ => None,
+        });
+        // The incarnation is a positive number.
+        let boot = i64::try_from(header.cluster_id >> 1).unwrap_or(1).max(1);
+        let (succeeded, revision) = (response.succeeded, header.revision);
+        Ok(TxnAnswer { succeeded, revision, boot, ranges: ranges.collect() })
+    }
+}
+
+impl HasHeader for TxnResponse {
+    fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+}
+
+impl HasHeader for RangeResponse {
+    fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+}
+
+/// Checks whether a change only ends leases, so that deletions can stand for it: an etcd that is
+/// full takes nothing else.
+fn is_release(seen: &Loaded, change: &Change) -> bool {
+    let frees = |(name, row): &(String, StoredRow)| {
+        let before = seen.row(name).filter(|before| before.version != 0);
+        let before = before.and_then(|before| before.row.as_ref());
+        row.tenure.is_none() && before.is_some_and(|before| before.token == row.token)
+    };
+    change.mark.is_none() && change.rows.iter().all(frees)
+}
+
+fn txn(compare: Vec<Compare>, operations: Vec<Op>) -> TxnRequest {
+    TxnRequest { compare, success: requests(operations), failure: Vec::new() }
+}
+
+fn requests(operations: Vec<Op>) -> Vec<RequestOp> {
+    operations.into_iter().map(|request| RequestOp { request: Some(request) }).collect()
+}
+
+fn has_value(key: Vec<u8>, value: String) -> Compare {
+    Compare { result: 0, target: 3, key, union: Some(Target::Value(value.into())) }
+}
+
+fn put(key: Vec<u8>, value: Vec<u8>) -> Op {
+    Op::Put(PutRequest { key, value })
+}
+
+fn at_revision(key: Vec<u8>, revision: i64) -> Compare {
+    Compare { result: 0, target: 2, key, union: Some(Target::ModRevision(revision)) }
+}

@@ -1,0 +1,178 @@
+//! What people who look after an etcd should know.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::engine::{EngineFacts, Error, Result};
+use crate::etcd::engine::{EtcdEngine, RANGE};
+use crate::etcd::messages::{
+    HashKvRequest, HashKvResponse, MemberListResponse, Nothing, RangeRequest, RangeResponse,
+    StatusResponse,
+};
+
+const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
+
+/// How many changes are kept by an etcd that never compacts, at least.
+const UNCOMPACTED: i64 = 100_000;
+/// How much of the default quota of 2 GB makes a warning.
+const LARGE: i64 = 1 << 30;
+/// How far this machine's clock may be off before it is worth a warning.
+const SKEW: Duration = Duration::from_secs(10);
+
+impl EtcdEngine {
+    pub(crate) fn look_around(&self) -> Result<EngineFacts> {
+        let mut found = EngineFacts::default();
+        let mut fact = |word: &str, value: String| found.facts.push((word.to_owned(), value));
+        let mut warnings = Vec::new();
+        fact("engine", "etcd".into());
+        let (mut revision, mut revisions) = (0, Vec::new());
+        let mut failure = None;
+        let mut answering = None;
+        for (number, member) in self.client.members().iter().enumerate() {
+            let status = "/etcdserverpb.Maintenance/Status";
+            let status: StatusResponse = match self.client.ask(number, status, Nothing {}) {
+                Ok(status) => status,
+                Err(error) => {
+                    warnings.push(format!("{} does not answer: {error}", member.host));
+                    failure = Some(error);
+                    continue;
+                }
+            };
+            answering = answering.or(Some(number));
+            let reached = status.header.as_ref().map_or(0, |header| header.revision);
+            revision = reached.max(revision);
+            revisions.push((number, reached));
+            warnings.extend(is_known_bad(&status.version).then(|| {
+                format!(
+                    "{} is etcd {}: 3.5.0 to 3.5.2 let members diverge after a crash, so that a name may be granted \
+                     twice; update to 3.5.3 or newer",
+                    member.host, status.version
+                )
+            }));
+            let (size, used) = (status.db_size >> 20, status.db_size_in_use >> 20);
+            let is_leader = if status.leader == 0 { ", no leader" } else { "" };
+            let version = &status.version;
+            fact(&member.host, format!("etcd {version}, {size} MiB, {used} in use{is_leader}"));
+            if status.is_learner {
+                warnings.push(format!("{} is a learner: name voting members", member.host));
+            }
+            if status.db_size > LARGE {
+                warnings.push(format!(
+                    "{} has {size} MiB: the quota is 2 GiB by default, and beyond it nothing is stored",
+                    member.host
+                ));
+            }
+            warnings.extend(status.errors.iter().map(|error| format!("{}: {error}", member.host)));
+        }
+        let Some(answering) = answering else {
+            return Err(failure.unwrap_or_else(|| Error::Unreachable("there is no member".into())));
+        };
+        let members: MemberListResponse = self
+            .client
+            .ask(answering, "/etcdserverpb.Cluster/MemberList", Nothing {})
+            .unwrap_or_default();
+        if !members.members.is_empty() {
+            let voting = members.members.iter().filter(|member| !member.is_learner).count();
+            fact("members", voting.to_string());
+            if voting < 3 {
+                warnings.push(format!(
+                    "this cluster has {voting} voting member(s): three survive the loss of one"
+                ));
+            }
+        }
+        if revision > UNCOMPACTED && !self.is_compacted(answering, revision - UNCOMPACTED)? {
+            warnings.push(format!(
+                "the last {UNCOMPACTED} changes and more are kept: start etcd with \
+                 --auto-compaction-retention=1h, because every renewal adds some 300 bytes"
+            ));
+        }
+        warnings.extend(self.difference(&revisions));
+        match self.clock_difference(answering) {
+            Some(ahead) if ahead > SKEW => warnings.push(format!(
+                "this clock and that of {} are {} s apart: set them (NTP)",
+                self.client.members()[answering].host,
+                ahead.as_secs()
+            )),
+            Some(_) => fact("clocks", format!("less than {} s apart", SKEW.as_secs())),
+            None => fact("clocks", "not compared".into()),
+        }
+        found.warnings = warnings;
+        Ok(found)
+    }
+
+    /// Compares what the members have stored up to the newest revision that all of them have
+    /// reached, and names two that differ.
+    fn difference(&self, revisions: &[(usize, i64)]) -> Option<String> {
+        let revision = revisions.iter().map(|(_, revision)| *revision).min()?;
+        let hash = |member: usize| -> Option<HashKvResponse> {
+            self.client.ask(member, HASH_KV, HashKvRequest { revision }).ok()
+        };
+        let mut hashes = revisions.iter().filter_map(|(member, _)| Some((*member, hash(*member)?)));
+        let (first, expected) = hashes.next()?;
+        // Where one member has compacted more than another one, the hashes say nothing.
+        let differs = |hash: &HashKvResponse| {
+            hash.compact_revision == expected.compact_revision && hash.hash != expected.hash
+        };
+        let (other, _) = hashes.find(|(_, hash)| differs(hash))?;
+        let host = |member: usize| &self.client.members()[member].host;
+        Some(format!(
+            "{} and {} differ at revision {revision}: the members have diverged, or are not of one cluster, so a \
+             name may be granted twice; remove and add again the member that is wrong",
+            host(first),
+            host(other)
+        ))
+    }
+
+    /// Checks whether a revision is gone, as a member says.
+    fn is_compacted(&self, member: usize, revision: i64) -> Result<bool> {
+        let key = self.keys.mark();
+        let at = RangeRequest { key, revision, count_only: true, ..RangeRequest::default() };
+        match self.client.ask::<_, RangeResponse>(member, RANGE, at) {
+            Err(Error::Unreachable(text)) if text.contains("compacted") => Ok(true),
+            answer => answer.map(|_| false),
+        }
+    }
+
+    /// Returns how far this clock and that of a member are apart, if it tells: etcd speaks HTTP at
+    /// the same port.
+    fn clock_difference(&self, member: usize) -> Option<Duration> {
+        let host = self.client.members()[member].host.clone();
+        let asked = async move {
+            let asked = timeout(Duration::from_secs(1), async {
+                let mut stream = TcpStream::connect(&host).await.ok()?;
+                let request = format!("GET /version HTTP/1.0\r\nHost: {host}\r\n\r\n");
+                stream.write_all(request.as_bytes()).await.ok()?;
+                let mut text = String::new();
+                stream.take(4096).read_to_string(&mut text).await.ok()?;
+                let line =
+                    text.lines().find(|line| line.to_ascii_lowercase().starts_with("date:"))?;
+                httpdate::parse_http_date(line.split_once(':')?.1.trim()).ok()
+            });
+            asked.await.ok().flatten()
+        };
+        let theirs = self.client.run(asked).ok().flatten()?;
+        let ours = SystemTime::now();
+        ours.duration_since(theirs).or_else(|_| theirs.duration_since(ours)).ok()
+    }
+}
+
+/// Checks whether members of this version may diverge.
+fn is_known_bad(version: &str) -> bool {
+    ["3.5.0", "3.5.1", "3.5.2"].contains(&version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_known_bad;
+
+    #[test]
+    fn versions_whose_members_may_diverge_are_known() {
+        let bad: Vec<&str> =
+            ["3.4.23", "3.5.0", "3.5.1", "3.5.2", "3.5.3", "3.5.20", "3.6.0"].into();
+        let bad: Vec<&str> = bad.into_iter().filter(|version| is_known_bad(version)).collect();
+        assert_eq!(bad, ["3.5.0", "3.5.1", "3.5.2"]);
+    }
+}

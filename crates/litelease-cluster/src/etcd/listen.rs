@@ -1,0 +1,259 @@
+//! Telling listeners about changes: a watch of all rows, and one stream with a watch for each name
+//! that is followed, at one member after another.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::engine::{Changes, Listener};
+use crate::etcd::client::Connections;
+use crate::etcd::messages::{
+    KeyValue, WatchCancelRequest, WatchCreateRequest, WatchResponse, WatchUnion,
+};
+use crate::etcd::values::Keys;
+
+/// How long a watch waits before it begins again.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How often a task without a name to follow checks whether anybody listens.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+
+/// Who listens, by what.
+#[derive(Default)]
+pub(crate) struct Subscribers {
+    tokens: Arc<Subscription>,
+    rows: Arc<Subscription>,
+    pub(crate) followed: Arc<Followed>,
+}
+
+/// Listeners to one kind of changes.
+#[derive(Default)]
+pub(crate) struct Subscription {
+    listeners: Mutex<Vec<Weak<dyn Listener>>>,
+    is_watching: AtomicBool,
+}
+
+/// The names whose tokens are watched.
+#[derive(Default)]
+pub(crate) struct Followed {
+    names: Mutex<Names>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Names {
+    by_name: BTreeMap<String, Follow>,
+    /// Watches on the present stream, by name, and the name of each.
+    ids: HashMap<String, i64>,
+    names: HashMap<i64, String>,
+    /// Names whose watch must begin or end there.
+    due: Vec<String>,
+    last_id: i64,
+}
+
+struct Follow {
+    holders: usize,
+    /// The first revision that was not told yet.
+    next: i64,
+}
+
+impl Subscribers {
+    pub(crate) fn of(&self, what: Changes) -> &Arc<Subscription> {
+        match what {
+            Changes::Tokens => &self.tokens,
+            Changes::Rows => &self.rows,
+        }
+    }
+}
+
+impl Subscription {
+    /// Adds a listener, and returns whether the caller must begin to watch.
+    pub(crate) fn add(&self, listener: Weak<dyn Listener>) -> bool {
+        locked(&self.listeners).push(listener);
+        !self.is_watching.swap(true, Ordering::AcqRel)
+    }
+
+    fn tell(&self, name: Option<&str>, token: Option<i64>) {
+        let listeners: Vec<_> = locked(&self.listeners).iter().filter_map(Weak::upgrade).collect();
+        listeners.iter().for_each(|listener| listener.changed(name, token));
+    }
+
+    /// Ends the watch if nobody listens any more.
+    fn has_no_listeners(&self) -> bool {
+        let mut listeners = locked(&self.listeners);
+        listeners.retain(|listener| listener.strong_count() > 0);
+        if listeners.is_empty() {
+            self.is_watching.store(false, Ordering::Release);
+        }
+        listeners.is_empty()
+    }
+}
+
+impl Followed {
+    pub(crate) fn follow(&self, name: &str, version: i64) {
+        let mut names = locked(&self.names);
+        let next = version + 1;
+        let follow = Follow { holders: 0, next };
+        names.by_name.entry(name.to_owned()).or_insert(follow).holders += 1;
+        names.due.push(name.to_owned());
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn unfollow(&self, name: &str) {
+        let mut names = locked(&self.names);
+        let Some(follow) = names.by_name.get_mut(name) else { return };
+        follow.holders -= 1;
+        if follow.holders == 0 {
+            names.by_name.remove(name);
+            names.due.push(name.to_owned());
+            self.changed.notify_one();
+        }
+    }
+
+    /// Begins a new stream, and returns its first watch, if there is a name to follow.
+    fn begin(&self, keys: &Keys) -> Option<WatchCreateRequest> {
+        let mut names = locked(&self.names);
+        names.ids.clear();
+        names.names.clear();
+        names.due = names.by_name.keys().cloned().collect();
+        let first = names.due.pop()?;
+        names.create(keys, &first)
+    }
+
+    /// Returns what must be sent on the present stream: watches to begin and to end.
+    fn requests(&self, keys: &Keys) -> Vec<WatchUnion> {
+        let mut names = locked(&self.names);
+        let due = std::mem::take(&mut names.due);
+        due.iter().filter_map(|name| names.request(keys, name)).collect()
+    }
+
+    /// Tells what etcd has answered. Returns whether the stream is of no use any more.
+    fn take(&self, answer: &WatchResponse, start: usize, tokens: &Subscription) -> bool {
+        for pair in answer.events.iter().filter_map(|event| event.kv.as_ref()) {
+            let Some((name, token)) = read(pair, start) else { continue };
+            if let Some(follow) = locked(&self.names).by_name.get_mut(name) {
+                follow.next = follow.next.max(pair.mod_revision + 1);
+                tokens.tell(Some(name), token);
+            }
+        }
+        if !answer.canceled {
+            return false;
+        }
+        let mut names = locked(&self.names);
+        // None if it was cancelled from here, or refused when it was created: a member that was
+        // restarted knows no logins, and answers with no id of ours.
+        let Some(name) = names.names.remove(&answer.watch_id) else { return answer.created };
+        names.ids.remove(&name);
+        if answer.compact_revision == 0 {
+            return true;
+        }
+        // etcd has forgotten what was in between.
+        if let Some(follow) = names.by_name.get_mut(&name) {
+            follow.next = answer.compact_revision;
+            names.due.push(name.clone());
+        }
+        drop(names);
+        tokens.tell(Some(&name), None);
+        false
+    }
+}
+
+impl Names {
+    fn create(&mut self, keys: &Keys, name: &str) -> Option<WatchCreateRequest> {
+        let start_revision = self.by_name.get(name)?.next;
+        self.last_id += 1;
+        let watch_id = self.last_id;
+        self.ids.insert(name.to_owned(), watch_id);
+        self.names.insert(watch_id, name.to_owned());
+        let (key, range_end) = (keys.token(name), Vec::new());
+        Some(WatchCreateRequest { key, range_end, start_revision, watch_id })
+    }
+
+    fn request(&mut self, keys: &Keys, name: &str) -> Option<WatchUnion> {
+        match (self.ids.get(name).copied(), self.by_name.contains_key(name)) {
+            (None, true) => self.create(keys, name).map(WatchUnion::Create),
+            (Some(watch_id), false) => {
+                self.ids.remove(name);
+                self.names.remove(&watch_id);
+                Some(WatchUnion::Cancel(WatchCancelRequest { watch_id }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Watches the tokens of the names that are followed, until nobody listens any more.
+pub(crate) async fn listen_to_tokens(
+    connections: Arc<Connections>,
+    keys: Keys,
+    subscription: Arc<Subscription>,
+    followed: Arc<Followed>,
+) {
+    let start = keys.token("").len();
+    while !subscription.has_no_listeners() {
+        let Some(first) = followed.begin(&keys) else {
+            let _ = timeout(LOOK_AROUND, followed.changed.notified()).await;
+            continue;
+        };
+        let at = connections.current();
+        let is_done = |answer: &WatchResponse| {
+            followed.take(answer, start, &subscription) || subscription.has_no_listeners()
+        };
+        let more = || followed.requests(&keys);
+        if connections.watch_all(first, is_done, &followed.changed, more).await.is_err() {
+            // Nobody else may ask for a while, and notice that this member does not answer.
+            connections.next_after(at);
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Watches all rows after a revision, until nobody listens any more.
+pub(crate) async fn listen_to_rows(
+    connections: Arc<Connections>,
+    keys: Keys,
+    subscription: Arc<Subscription>,
+    newest: i64,
+) {
+    let (key, range_end) = keys.rows();
+    let start = key.len();
+    // What was answered before anybody listened is known. From there on nothing is left out.
+    let mut next = if newest == 0 { 0 } else { newest + 1 };
+    while !subscription.has_no_listeners() {
+        let (key, range_end) = (key.clone(), range_end.clone());
+        let create = WatchCreateRequest { key, range_end, start_revision: next, watch_id: 0 };
+        let (from_now_on, at) = (next == 0, connections.current());
+        let watched = connections.watch(create, |answer| {
+            if answer.compact_revision > 0 {
+                next = answer.compact_revision;
+            }
+            if answer.compact_revision > 0 || (answer.created && from_now_on) {
+                subscription.tell(None, None);
+            }
+            for pair in answer.events.iter().filter_map(|event| event.kv.as_ref()) {
+                next = next.max(pair.mod_revision + 1);
+                if let Some((name, _)) = read(pair, start) {
+                    subscription.tell(Some(name), None);
+                }
+            }
+            answer.canceled || subscription.has_no_listeners()
+        });
+        if watched.await.is_err() {
+            connections.next_after(at);
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Reads the name of a key, and the token that is its value.
+fn read(pair: &KeyValue, start: usize) -> Option<(&str, Option<i64>)> {
+    let name = pair.key.get(start..).and_then(|name| std::str::from_utf8(name).ok())?;
+    Some((name, std::str::from_utf8(&pair.value).ok().and_then(|token| token.parse().ok())))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

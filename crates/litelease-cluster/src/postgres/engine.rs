@@ -1,0 +1,610 @@
+//! The engine: loading and storing as single statements, or as transactions where there is more
+//! than one row.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use litelease_core::Epoch;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use crate::engine::{
+    Change, Changes, Engine, EngineFacts, Error, FORMAT, Guard, GuardInfo, Listener, Loaded,
+    LoadedRow, Mark, PostgresUrl, Result, RowChange, Stored, StoredRow, StoredTenure, first_behind,
+};
+use crate::postgres::client::{Parameter, Pool, Session, Shared};
+use crate::postgres::failure::Failure;
+use crate::postgres::listen::listen;
+use crate::postgres::{functions, guard, schema};
+
+/// How many rows one statement changes.
+const MOST_ROWS: usize = 1_000;
+
+/// How many bytes a page of rows of the service may have: those that it ends after, and one item.
+const LARGEST_PAGE: usize = 2 << 20;
+
+/// Leases in PostgreSQL.
+pub(crate) struct PostgresEngine {
+    pool: Pool,
+}
+
+impl PostgresEngine {
+    /// Reads the files that the URL names. It connects at the first call.
+    pub(crate) fn open(url: &PostgresUrl) -> Result<Self> {
+        Ok(PostgresEngine { pool: Pool::new(url)? })
+    }
+
+    /// Reads with one statement.
+    fn read(&self, sql: &str, parameters: &[Parameter<'_>], time: Duration) -> Result<Loaded> {
+        let shared = &self.pool.shared;
+        self.pool.run_for(time, async {
+            let mut session = shared.session().await?;
+            let rows = shared.query(&mut session, sql, parameters).await;
+            let rows = rows.map_err(Failure::of_read)?;
+            let loaded = loaded(shared, &rows);
+            shared.keep(session);
+            loaded
+        })
+    }
+}
+
+impl PostgresEngine {
+    /// Reads as many rows of the service as one request has time for, from a key on.
+    fn load_page(&self, first: &[u8], end: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
+            let mut session = shared.session().await?;
+            let parameters = [(&first as _, Type::BYTEA), (&end as _, Type::BYTEA)];
+            session.allow(LARGEST_PAGE);
+            let rows = shared.query(&mut session, &shared.statements.load_rows, &parameters).await;
+            let rows = rows.map_err(Failure::of_read)?;
+            shared.keep(session);
+            Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+        })
+    }
+
+    /// Stores rows of the service, on this incarnation only if one is given.
+    fn commit_rows_on(
+        &self,
+        boot: Option<i64>,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Result<Stored> {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
+            let mut session = shared.session().await?;
+            let stored = shared.commit_rows(&mut session, boot, name, token, rows).await;
+            let stored = stored.map_err(Failure::of_write)?;
+            shared.keep(session);
+            Ok(stored)
+        })
+    }
+}
+
+impl Engine for PostgresEngine {
+    fn load(&self, names: &[&str]) -> Result<Loaded> {
+        self.load_within(names, Duration::MAX)
+    }
+
+    fn load_within(&self, names: &[&str], time: Duration) -> Result<Loaded> {
+        let statements = &self.pool.shared.statements;
+        let mut loaded = match names {
+            [name] => self.read(&statements.load, &[(name as _, Type::TEXT)], time),
+            _ => self.read(&statements.load_many, &[(&names as _, Type::TEXT_ARRAY)], time),
+        }?;
+        let found = std::mem::take(&mut loaded.rows);
+        let found: HashMap<&str, &LoadedRow> =
+            found.iter().map(|row| (row.name.as_str(), row)).collect();
+        let row = |name: &&str| {
+            let row = found.get(*name).map(|row| (*row).clone());
+            row.unwrap_or_else(|| LoadedRow { name: (*name).to_owned(), version: 0, row: None })
+        };
+        loaded.rows = names.iter().map(row).collect();
+        Ok(loaded)
+    }
+
+    fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored> {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
+            let mut session = shared.session().await?;
+            let is_single = change.mark.is_none() && change.rows.len() == 1;
+            let stored = match is_single {
+                true => shared.store_one(&mut session, seen, change).await,
+                false => Box::pin(shared.store_all(&mut session, seen, change)).await,
+            };
+            let stored = stored.map_err(Failure::of_write)?;
+            shared.keep(session);
+            Ok(stored)
+        })
+    }
+
+    /// One statement, which is a transaction of its own. Rows that somebody else has locked are
+    /// left out, and do not keep it waiting.
+    fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
+        let shared = &self.pool.shared;
+        self.pool.run_for(time, async {
+            let mut session = shared.session().await?;
+            let stored = shared.store_each(&mut session, seen, rows).await;
+            let stored = stored.map_err(Failure::of_write)?;
+            shared.keep(session);
+            Ok(stored)
+        })
+    }
+
+    /// Only what frees a name is told. A holder that is late for another reason finds out by its
+    /// own clock.
+    fn listen(&self, _: Changes, listener: Weak<dyn Listener>) {
+        let shared = Arc::clone(&self.pool.shared);
+        shared.bell.add(listener);
+        if shared.bell.takes_listening() {
+            self.pool.spawn(listen(shared));
+        }
+    }
+
+    fn list(&self) -> Result<Loaded> {
+        self.read(&self.pool.shared.statements.list, &[], Duration::MAX)
+    }
+
+    fn forget(&self, seen: &[LoadedRow]) -> Result<u64> {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
+            let mut session = shared.session().await?;
+            let rows = || seen.iter().filter_map(|seen| Some((seen, seen.row.as_ref()?)));
+            let names: Vec<&str> = rows().map(|(seen, _)| seen.name.as_str()).collect();
+            let tokens: Vec<i64> = rows().map(|(_, row)| row.token).collect();
+            let attempts: Vec<i64> = rows().map(|(_, row)| row.attempt).collect();
+            let versions: Vec<i64> = rows().map(|(seen, _)| seen.version).collect();
+            let sql = format!("{} RETURNING r.name", shared.statements.forget);
+            let deleted = shared
+                .query(
+                    &mut session,
+                    &sql,
+                    &[
+                        (&names, Type::TEXT_ARRAY),
+                        (&tokens, Type::INT8_ARRAY),
+                        (&attempts, Type::INT8_ARRAY),
+                        (&versions, Type::INT8_ARRAY),
+                    ],
+                )
+                .await
+                .map_err(Failure::of_write)?;
+            shared.keep(session);
+            Ok(deleted.len() as u64)
+        })
+    }
+
+    fn nap(&self, name: &str, version: i64, time: Duration) {
+        let shared = &self.pool.shared;
+        if shared.bell.takes_listening() {
+            self.pool.spawn(listen(Arc::clone(shared)));
+        }
+        let heard = shared.bell.heard(name);
+        // It may have changed before anybody listened.
+        let is_same = |loaded: Loaded| loaded.rows.iter().all(|row| row.version == version);
+        if self.load(&[name]).is_ok_and(is_same) {
+            shared.bell.nap(name, heard, time);
+        }
+    }
+
+    fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        // Keys of the service begin with a letter.
+        let end = first_behind(prefix).unwrap_or_else(|| vec![u8::MAX]);
+        let mut first = prefix.to_vec();
+        let mut all: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        loop {
+            let page = self.load_page(&first, &end)?;
+            let Some((last, _)) = page.last() else { return Ok(all) };
+            first = [&last[..], b"\0"].concat();
+            all.extend(page);
+        }
+    }
+
+    fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {
+        self.commit_rows_on(None, name, token, rows)
+    }
+
+    fn commit_rows_of(
+        &self,
+        boot: i64,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Result<Stored> {
+        self.commit_rows_on(Some(boot), name, token, rows)
+    }
+
+    fn most_rows(&self, _: bool) -> usize {
+        MOST_ROWS
+    }
+
+    fn facts(&self) -> Result<EngineFacts> {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
+            let mut session = shared.any_session().await.map_err(Failure::of_read)?;
+            // What another user's session does is shown only to users with the right to see it.
+            let sql = "SELECT current_setting('server_version'),
+                current_setting('synchronous_standby_names'), current_setting('fsync'),
+                (SELECT format('process %s of %s, for %s s', a.pid, a.usename,
+                    floor(extract(epoch FROM clock_timestamp() - a.xact_start)))
+                  FROM pg_catalog.pg_stat_activity a WHERE a.backend_xmin IS NOT NULL
+                  AND a.xact_start < clock_timestamp() - interval '30 s'
+                  ORDER BY a.xact_start LIMIT 1)";
+            let rows = shared.query(&mut session, sql, &[]).await.map_err(Failure::of_read)?;
+            let mut found = EngineFacts::default();
+            if let Some(row) = rows.first() {
+                let text = |at: usize| row.get::<_, String>(at);
+                let host = session.host.clone();
+                found.facts.push(("engine".into(), "PostgreSQL".into()));
+                found.facts.push((host, format!("PostgreSQL {}, takes writes", text(0))));
+                if text(1).is_empty() {
+                    found.warnings.push(
+                        "no standby is synchronous: a failover may lose grants, whose holders \
+                         believe in them until their window ends; tokens and fences hold \
+                         (synchronous_standby_names)"
+                            .into(),
+                    );
+                }
+                if text(2) != "on" {
+                    found.warnings.push("fsync is off: a power cut may lose grants".into());
+                }
+                if let Some(oldest) = row.get::<_, Option<String>>(3) {
+                    found.warnings.push(format!(
+                        "a transaction stays open ({oldest}), so old versions of rows are not cleaned up, and the \
+                         service gets slower and slower: end it, or set idle_in_transaction_session_timeout"
+                    ));
+                }
+            }
+            guard::facts(shared, &mut session, &mut found).await.map_err(Failure::of_read)?;
+            shared.keep(session);
+            Ok(found)
+        })
+    }
+
+    fn bootstrap(&self) -> Result<()> {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
+            let session = shared.any_session().await.map_err(Failure::of_read)?;
+            let made = schema::create(&session.client, &session.host, &shared.schema).await;
+            made.map_err(Failure::of_write)?;
+            shared.keep(session);
+            let checked = shared.session().await?;
+            match functions::ensure(&checked.client, &checked.host, &shared.schema).await {
+                Ok(()) => shared.keep(checked),
+                // Leases need no functions. Those of the owner stay.
+                Err(Failure::Refused(_)) => {}
+                Err(failure) => return Err(failure.of_write()),
+            }
+            Ok(())
+        })
+    }
+
+    fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<()> {
+        guard::guard(&self.pool, table, name, guard)
+    }
+
+    fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64> {
+        guard::unguard(&self.pool, table, name)
+    }
+
+    fn guards(&self) -> Result<Vec<GuardInfo>> {
+        guard::guards(&self.pool)
+    }
+
+    fn check_text(&self, what: &'static str, text: &str) -> Result<()> {
+        match text.contains('\0') {
+            true => {
+                let reason = "has a NUL character, which PostgreSQL cannot store".into();
+                Err(Error::InvalidName { what, reason })
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+impl Shared {
+    /// Stores one row with one statement, which is a transaction of its own.
+    async fn store_one(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        change: &Change,
+    ) -> Result<Stored, Failure> {
+        let Some((name, row)) = change.rows.first() else { return Ok(Stored::Conflict) };
+        let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
+        let freed = freed(seen, change);
+        self.put(session, (seen.mark.version, seen.boot), before, row, change, &freed).await
+    }
+
+    /// Stores one row, if the version of the mark, the incarnation and the row are still as they
+    /// were, and notifies clients that wait for `freed`.
+    async fn put(
+        &self,
+        session: &mut Session,
+        (mark, boot): (i64, i64),
+        before: &LoadedRow,
+        row: &StoredRow,
+        change: &Change,
+        freed: &[&str],
+    ) -> Result<Stored, Failure> {
+        let (owner, until) = columns(row);
+        let rows = match &before.row {
+            None => {
+                self.query(
+                    session,
+                    &self.statements.insert,
+                    &[
+                        (&before.name, Type::TEXT),
+                        (&row.token, Type::INT8),
+                        (&owner, Type::TEXT),
+                        (&until, Type::INT8),
+                        (&row.at_ms, Type::INT8),
+                        (&row.attempt, Type::INT8),
+                        (&mark, Type::INT8),
+                        (&boot, Type::INT8),
+                        (&row.ended, Type::INT8),
+                    ],
+                )
+                .await?
+            }
+            Some(old) => {
+                let (old_owner, old_until) = columns(old);
+                self.query_and_tell(
+                    session,
+                    &self.statements.update,
+                    &[
+                        (&before.name, Type::TEXT),
+                        (&row.token, Type::INT8),
+                        (&owner, Type::TEXT),
+                        (&until, Type::INT8),
+                        (&row.at_ms, Type::INT8),
+                        (&row.attempt, Type::INT8),
+                        (&old.token, Type::INT8),
+                        (&old_owner, Type::TEXT),
+                        (&old_until, Type::INT8),
+                        (&old.at_ms, Type::INT8),
+                        (&old.attempt, Type::INT8),
+                        (&change.while_live, Type::BOOL),
+                        (&mark, Type::INT8),
+                        (&change.lasts_ms, Type::INT8),
+                        (&boot, Type::INT8),
+                        (&row.ended, Type::INT8),
+                    ],
+                    freed,
+                )
+                .await?
+            }
+        };
+        let Some(row) = rows.first() else { return Ok(Stored::Conflict) };
+        let version = row.get(0);
+        Ok(match row.try_get(1) {
+            Ok(Some(server_ms)) => Stored::DoneAt { version, server_ms },
+            _ => Stored::Done { version },
+        })
+    }
+
+    /// Stores the mark and any number of rows in one transaction.
+    async fn store_all(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        change: &Change,
+    ) -> Result<Stored, Failure> {
+        // Until the commit is sent, nothing is stored.
+        self.begin(session).await?;
+        let changed = self.change_all(session, seen, change).await;
+        match changed.map_err(Failure::not_sent)? {
+            Stored::Conflict => {
+                self.end(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
+                Ok(Stored::Conflict)
+            }
+            stored => {
+                self.end(session, "COMMIT", &freed(seen, change)).await?;
+                Ok(stored)
+            }
+        }
+    }
+
+    async fn change_all(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        change: &Change,
+    ) -> Result<Stored, Failure> {
+        let mut mark = seen.mark.version;
+        let mut stored = Stored::Conflict;
+        if let Some(Epoch { floor, boot }) = change.mark {
+            let parameters = [
+                (&floor as _, Type::INT8),
+                (&boot as _, Type::INT8),
+                (&mark as _, Type::INT8),
+                (&seen.boot as _, Type::INT8),
+            ];
+            let sql = &self.statements.update_mark;
+            let rows = self.query(session, sql, &parameters).await?;
+            let Some(row) = rows.first() else { return Ok(Stored::Conflict) };
+            mark = row.get(0);
+            stored = Stored::Done { version: mark };
+        }
+        let is_single = change.rows.len() == 1;
+        let mut old = Vec::new();
+        for (name, row) in &change.rows {
+            match seen.row(name) {
+                Some(LoadedRow { row: Some(before), .. }) if !is_single => {
+                    old.push((name, row, before));
+                }
+                Some(before) => {
+                    stored = self.put(session, (mark, seen.boot), before, row, change, &[]).await?;
+                    if stored == Stored::Conflict {
+                        return Ok(stored);
+                    }
+                }
+                None => return Ok(Stored::Conflict),
+            }
+        }
+        if old.is_empty() {
+            return Ok(stored);
+        }
+        let names: Vec<&str> = old.iter().map(|(name, ..)| name.as_str()).collect();
+        let new = Columns::of(old.iter().map(|(_, row, _)| *row));
+        let before = Columns::of(old.iter().map(|(.., before)| *before));
+        let sql = &self.statements.update_many;
+        let at = (mark, seen.boot);
+        let stored =
+            self.update(session, sql, &names, &new, &before, change.while_live, at).await?;
+        let all = stored.values().next().filter(|_| stored.len() == old.len());
+        Ok(all.map_or(Stored::Conflict, |(version, _)| Stored::Done { version: *version }))
+    }
+
+    /// Stores those rows that are still the same, and live.
+    async fn store_each(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        rows: &[StoredRow],
+    ) -> Result<Vec<Stored>, Failure> {
+        let names: Vec<&str> = seen.rows.iter().map(|row| row.name.as_str()).collect();
+        let nobody = StoredRow { token: 0, tenure: None, at_ms: 0, attempt: 0, ended: 0 };
+        let before = seen.rows.iter().map(|seen| seen.row.as_ref().unwrap_or(&nobody));
+        let (new, before) = (Columns::of(rows.iter()), Columns::of(before));
+        let (sql, at) = (&self.statements.update_each, (seen.mark.version, seen.boot));
+        let stored = self.update(session, sql, &names, &new, &before, true, at).await?;
+        let became = |name: &&str| match stored.get(*name) {
+            Some((version, server_ms)) => {
+                Stored::DoneAt { version: *version, server_ms: *server_ms }
+            }
+            None => Stored::Conflict,
+        };
+        Ok(names.iter().map(became).collect())
+    }
+
+    /// Updates rows that are still as they were before. Returns their names and versions, and the
+    /// server's clock.
+    #[allow(clippy::too_many_arguments)] // the parameters of one statement
+    async fn update(
+        &self,
+        session: &mut Session,
+        sql: &str,
+        names: &[&str],
+        new: &Columns<'_>,
+        before: &Columns<'_>,
+        while_live: bool,
+        (mark, boot): (i64, i64),
+    ) -> Result<HashMap<String, (i64, i64)>, Failure> {
+        let parameters = [
+            (&names as _, Type::TEXT_ARRAY),
+            (&new.tokens as _, Type::INT8_ARRAY),
+            (&new.owners as _, Type::TEXT_ARRAY),
+            (&new.untils as _, Type::INT8_ARRAY),
+            (&new.ats as _, Type::INT8_ARRAY),
+            (&new.attempts as _, Type::INT8_ARRAY),
+            (&before.tokens as _, Type::INT8_ARRAY),
+            (&before.owners as _, Type::TEXT_ARRAY),
+            (&before.untils as _, Type::INT8_ARRAY),
+            (&before.ats as _, Type::INT8_ARRAY),
+            (&before.attempts as _, Type::INT8_ARRAY),
+            (&while_live as _, Type::BOOL),
+            (&mark as _, Type::INT8),
+            (&boot as _, Type::INT8),
+            (&new.ended as _, Type::INT8_ARRAY),
+        ];
+        let rows = self.query(session, sql, &parameters).await?;
+        Ok(rows.iter().map(|row| (row.get(1), (row.get(0), row.get(2)))).collect())
+    }
+
+    async fn commit_rows(
+        &self,
+        session: &mut Session,
+        boot: Option<i64>,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Result<Stored, Failure> {
+        let put = rows.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        let (keys, values): (Vec<&Vec<u8>>, Vec<&Vec<u8>>) = put.unzip();
+        let gone = rows.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key);
+        let gone: Vec<&Vec<u8>> = gone.collect();
+        let parameters = [
+            (&name as _, Type::TEXT),
+            (&token as _, Type::INT8),
+            (&keys as _, Type::BYTEA_ARRAY),
+            (&values as _, Type::BYTEA_ARRAY),
+            (&gone as _, Type::BYTEA_ARRAY),
+            (&boot as _, Type::INT8),
+        ];
+        session.allow(keys.iter().chain(&values).map(|bytes| bytes.len()).sum());
+        let newest = self.query(session, &self.statements.commit_rows, &parameters).await?;
+        Ok(match newest.is_empty() {
+            true => Stored::Conflict,
+            false => Stored::Done { version: 0 },
+        })
+    }
+}
+
+/// Returns the names that a change frees, for those who wait.
+fn freed<'c>(seen: &Loaded, change: &'c Change) -> Vec<&'c str> {
+    let is_freed = |(name, row): &&(String, StoredRow)| {
+        let before = seen.row(name).and_then(|seen| seen.row.as_ref());
+        let is_handed_on = change.while_live && before.is_some_and(|old| old.token != row.token);
+        before.is_some_and(|old| old.tenure.is_some()) && (row.tenure.is_none() || is_handed_on)
+    };
+    change.rows.iter().filter(is_freed).map(|(name, _)| name.as_str()).collect()
+}
+
+/// The columns of several rows.
+struct Columns<'r> {
+    tokens: Vec<i64>,
+    owners: Vec<Option<&'r str>>,
+    untils: Vec<Option<i64>>,
+    ats: Vec<i64>,
+    attempts: Vec<i64>,
+    ended: Vec<i64>,
+}
+
+impl<'r> Columns<'r> {
+    fn of(rows: impl Iterator<Item = &'r StoredRow> + Clone) -> Self {
+        Columns {
+            tokens: rows.clone().map(|row| row.token).collect(),
+            owners: rows.clone().map(|row| columns(row).0).collect(),
+            untils: rows.clone().map(|row| columns(row).1).collect(),
+            ats: rows.clone().map(|row| row.at_ms).collect(),
+            attempts: rows.clone().map(|row| row.attempt).collect(),
+            ended: rows.map(|row| row.ended).collect(),
+        }
+    }
+}
+
+fn columns(row: &StoredRow) -> (Option<&str>, Option<i64>) {
+    let tenure = row.tenure.as_ref();
+    (tenure.map(|tenure| tenure.owner.as_str()), tenure.map(|tenure| tenure.until_ms))
+}
+
+fn loaded(shared: &Shared, rows: &[Row]) -> Result<Loaded> {
+    let meta = || format!("{}.meta", shared.schema);
+    let Some(first) = rows.first() else {
+        return Err(Error::SchemaMismatch { table: meta(), reason: "it has no row".into() });
+    };
+    let format: i64 = first.get(0);
+    if format > FORMAT {
+        return Err(Error::NewerFormat { found: format, known: FORMAT });
+    }
+    let epoch = Epoch { floor: first.get(1), boot: first.get(2) };
+    let mark = Mark { epoch, version: first.get(3) };
+    let rows = rows.iter().filter_map(|row| {
+        let name: Option<String> = row.get(5);
+        let (token, at_ms): (Option<i64>, Option<i64>) = (row.get(7), row.get(10));
+        let (token, at_ms) = (token?, at_ms?);
+        let tenure = match (row.get::<_, Option<String>>(8), row.get::<_, Option<i64>>(9)) {
+            // The ttl is not stored: the server's clock tells how much of it is left.
+            (Some(owner), Some(until_ms)) => {
+                Some(StoredTenure { owner, until_ms, ttl_ms: until_ms.saturating_sub(at_ms) })
+            }
+            _ => None,
+        };
+        let row_of = StoredRow { token, tenure, at_ms, attempt: row.get(11), ended: row.get(13) };
+        Some(LoadedRow { name: name?, version: row.get(6), row: Some(row_of) })
+    });
+    let (boot, server_ms) = (first.get(12), Some(first.get(4)));
+    Ok(Loaded { mark, boot, server_ms, rows: rows.collect() })
+}

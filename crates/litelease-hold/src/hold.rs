@@ -1,0 +1,494 @@
+//! One held grant: how long it is trusted, and the notice that it is lost.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use litelease_core::GrantRef;
+
+use crate::Loss;
+
+/// A grant that the keeper renews.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldGrant {
+    /// The name that is held.
+    pub name: String,
+    /// The owner text.
+    pub owner: String,
+    /// The fencing token.
+    pub token: i64,
+    /// The ttl of each renewal.
+    pub ttl: Duration,
+}
+
+impl<'a> From<&'a HeldGrant> for GrantRef<'a> {
+    fn from(grant: &'a HeldGrant) -> Self {
+        GrantRef { name: &grant.name, token: grant.token, owner: Some(&grant.owner) }
+    }
+}
+
+/// The trust window: how long a grant is trusted after a renewal has *begun*. That is the ttl less
+/// a margin of a tenth, at least 50 ms.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_hold::Window;
+/// let window = Window::new(Duration::from_secs(60)).unwrap();
+/// assert_eq!(window.end(Duration::from_secs(100)), Duration::from_secs(154));
+/// assert!(Window::new(Duration::from_millis(100)).is_none(), "nothing of it could be trusted for long");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    ttl: Duration,
+}
+
+const LEAST_MARGIN: Duration = Duration::from_millis(50);
+
+/// How long before the end of trust the keeper of a locked file tries every 100 µs at most, and
+/// every 20 µs.
+const LONGEST_FAST: Duration = Duration::from_secs(1);
+const LONGEST_FASTEST: Duration = Duration::from_millis(250);
+
+impl Window {
+    /// Returns the window of a ttl, or `None` if the ttl is not longer than twice the margin. A
+    /// ttl of more than a century counts as a century.
+    pub fn new(ttl: Duration) -> Option<Self> {
+        let century = Duration::from_secs(100 * 365 * 24 * 3600);
+        (ttl > 2 * LEAST_MARGIN).then_some(Window { ttl: ttl.min(century) })
+    }
+
+    /// Returns until when a grant or renewal that began at `start` is trusted.
+    pub fn end(self, start: Duration) -> Duration {
+        self.end_of(start, None)
+    }
+
+    /// Returns until when a renewal that began at `start` is trusted, if it was granted less than
+    /// the ttl: `granted`, or the whole ttl if that is `None`. The margin is a tenth of what was
+    /// granted.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_hold::Window;
+    /// let seconds = Duration::from_secs;
+    /// let window = Window::new(seconds(60)).unwrap();
+    /// assert_eq!(window.end_of(seconds(100), Some(seconds(20))), seconds(118));
+    /// assert_eq!(window.end_of(seconds(100), None), window.end(seconds(100)));
+    /// ```
+    pub fn end_of(self, start: Duration, granted: Option<Duration>) -> Duration {
+        let granted = granted.map_or(self.ttl, |granted| granted.min(self.ttl));
+        (start + granted).saturating_sub((granted / 10).max(LEAST_MARGIN))
+    }
+
+    /// Returns how long after the start of a renewal the next one is due, at the latest.
+    pub fn interval(self) -> Duration {
+        self.ttl / 3
+    }
+
+    /// Returns how long after a failed renewal the next one is tried.
+    pub fn pause(self) -> Duration {
+        (self.ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(250))
+    }
+
+    /// Returns how long after a renewal that found the file locked the next one is tried, if the
+    /// grant is trusted for `left` more.
+    ///
+    /// A program that writes in a loop leaves the file free for some microseconds at a time, so the
+    /// attempts come faster and faster. The fast ones are limited, or a long ttl would spin.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_hold::Window;
+    /// let (ms, us) = (Duration::from_millis, Duration::from_micros);
+    /// let window = Window::new(ms(1000)).unwrap(); // trusted for 900 ms
+    /// assert_eq!([600, 450, 225].map(|left| window.locked_pause(ms(left))), [us(1000), us(100), us(20)]);
+    /// ```
+    pub fn locked_pause(self, left: Duration) -> Duration {
+        let whole = self.end(Duration::ZERO);
+        if left <= (whole / 4).min(LONGEST_FASTEST) {
+            Duration::from_micros(20)
+        } else if left <= (whole / 2).min(LONGEST_FAST) {
+            Duration::from_micros(100)
+        } else {
+            Duration::from_millis(1)
+        }
+    }
+}
+
+/// The outcome of a renewal that was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// The new expiry in the row, in Unix milliseconds.
+    pub expires_at_ms: i64,
+    /// How long it lasts, if less than the ttl was granted. Trust grows by what was granted, not by
+    /// what was asked for.
+    pub granted: Option<Duration>,
+}
+
+impl Renewal {
+    /// Returns a renewal by the whole ttl.
+    pub fn whole(expires_at_ms: i64) -> Self {
+        Renewal { expires_at_ms, granted: None }
+    }
+}
+
+/// Somebody asks the holder to give its grant up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Who asks.
+    pub requester: String,
+    /// The time from which on renewals are refused, in Unix milliseconds.
+    pub until_ms: i64,
+}
+
+type Callback = Box<dyn FnOnce(&Loss) + Send>;
+
+/// A callback for requests, of which there may be several.
+type Listener = Arc<Mutex<dyn FnMut(&Asked) + Send>>;
+
+/// A grant that a keeper renews, shared by its holder and the keeper.
+pub struct Hold {
+    grant: HeldGrant,
+    window: Window,
+    pid: u32,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    trusted_until: Duration,
+    expires_at_ms: i64,
+    /// When the next renewal is due.
+    due: Duration,
+    /// The end of the window of a renewal inside an open transaction of the holder.
+    pending_until: Option<Duration>,
+    /// The last renewal was granted less than the ttl: its end is near.
+    is_cut: bool,
+    /// When the holder last made progress that is not stored yet.
+    progress: Option<Duration>,
+    /// Why the last renewal failed.
+    trouble: Option<Loss>,
+    loss: Option<Loss>,
+    callbacks: Vec<Callback>,
+    /// The open request for the grant.
+    asked: Option<Asked>,
+    listeners: Vec<Listener>,
+    /// The holder has given it up.
+    ended: bool,
+}
+
+impl State {
+    /// Why the grant will be lost unless a renewal succeeds.
+    fn trouble(&self) -> Option<Loss> {
+        self.trouble.clone().or(self.is_cut.then_some(Loss::TimeIsUp))
+    }
+}
+
+impl Hold {
+    /// Creates the hold of a grant that was requested at `start` and granted like this.
+    pub fn new(grant: HeldGrant, window: Window, start: Duration, granted: Renewal) -> Self {
+        let state = State {
+            trusted_until: window.end_of(start, granted.granted),
+            expires_at_ms: granted.expires_at_ms,
+            is_cut: granted.granted.is_some(),
+            progress: None,
+            due: start + window.interval(),
+            pending_until: None,
+            trouble: None,
+            loss: None,
+            callbacks: Vec::new(),
+            asked: None,
+            listeners: Vec::new(),
+            ended: false,
+        };
+        let pid = std::process::id();
+        Hold { grant, window, pid, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Returns the grant.
+    pub fn grant(&self) -> &HeldGrant {
+        &self.grant
+    }
+
+    /// Returns the expiry in the row, as of the last renewal.
+    pub fn expires_at_ms(&self) -> i64 {
+        self.state().expires_at_ms
+    }
+
+    /// Returns until when the grant is trusted if it is not renewed again.
+    pub fn trusted_until(&self) -> Duration {
+        self.state().trusted_until
+    }
+
+    /// Returns the trust window of its ttl.
+    pub fn window(&self) -> Window {
+        self.window
+    }
+
+    /// Checks whether this process was forked from the one that holds the grant.
+    pub fn is_forked(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// Checks whether the grant can be trusted at `now`. A lost grant stays lost.
+    pub fn check(&self, now: Duration) -> Result<(), Loss> {
+        if self.is_forked() {
+            return Err(Loss::Forked);
+        }
+        let state = self.state();
+        if let Some(loss) = &state.loss {
+            return Err(loss.clone());
+        }
+        if now < state.trusted_until {
+            return Ok(());
+        }
+        let loss = state.trouble().unwrap_or(Loss::Expired);
+        // While a transaction with a renewal in it is open, nobody else can be granted the name,
+        // and its COMMIT decides. Until then the grant is neither trusted nor lost.
+        if state.pending_until.is_some_and(|end| now < end) {
+            return Err(loss);
+        }
+        self.lose(state, loss.clone());
+        Err(loss)
+    }
+
+    /// Records the answer to a renewal that began at `start` and was answered at `now`. `due` is
+    /// the time of the next renewal if this one succeeded.
+    pub(crate) fn settle(
+        &self,
+        start: Duration,
+        now: Duration,
+        answer: Result<Renewal, Loss>,
+        due: Duration,
+    ) {
+        let mut state = self.state();
+        if state.ended || state.loss.is_some() {
+            return;
+        }
+        // What was noted while the renewal was under way is for the next one.
+        if !answer.as_ref().is_err_and(Loss::is_trouble_of_file) {
+            state.progress = state.progress.filter(|at| *at > start);
+        }
+        match answer {
+            Err(loss) if !loss.may_pass() => return self.lose(state, loss),
+            Err(trouble) => {
+                let left = state.trusted_until.saturating_sub(now);
+                // A transaction of the holder's own, with a renewal in it, is not raced.
+                let is_raced = state.pending_until.is_none() && !left.is_zero();
+                state.due = now
+                    + match trouble {
+                        Loss::BlockedByWriter { .. } if is_raced => self.window.locked_pause(left),
+                        _ => self.window.pause(),
+                    };
+                state.trouble = Some(trouble);
+            }
+            // A late answer never prolongs trust: the holder may have been told of the loss
+            // already.
+            Ok(_) if now >= state.trusted_until && state.pending_until.is_none() => {}
+            Ok(Renewal { expires_at_ms, granted }) => {
+                let end = self.window.end_of(start, granted);
+                state.trusted_until = state.trusted_until.max(end);
+                state.is_cut = granted.is_some();
+                state.expires_at_ms = expires_at_ms;
+                state.trouble = None;
+                state.due = due;
+            }
+        }
+        drop(state);
+        let _ = self.check(now);
+    }
+
+    /// Ends trust in the grant at once, for a reason that was found out elsewhere.
+    pub fn fail(&self, loss: Loss) {
+        let state = self.state();
+        if state.loss.is_none() && !state.ended {
+            self.lose(state, loss);
+        }
+    }
+
+    /// Notes that the holder has made progress at `now`. The next renewal stores it, which is at
+    /// once if the last one was refused for want of it. Returns whether the keeper must hurry.
+    pub(crate) fn progress(&self, now: Duration) -> bool {
+        let mut state = self.state();
+        state.progress = Some(now);
+        let is_waited_for = state.trouble == Some(Loss::NoProgress);
+        if is_waited_for {
+            state.due = state.due.min(now);
+        }
+        is_waited_for
+    }
+
+    /// Returns how long before `now` the holder last made progress that is not stored yet.
+    pub(crate) fn unsaved_progress(&self, now: Duration) -> Option<Duration> {
+        self.state().progress.map(|at| now.saturating_sub(at))
+    }
+
+    /// Records that a transaction of the holder has renewed the row at `start`. Its COMMIT
+    /// decides.
+    pub fn renewing(&self, start: Duration, renewal: Renewal) {
+        self.state().pending_until = Some(self.window.end_of(start, renewal.granted));
+    }
+
+    /// Records that the COMMIT of a renewal at `start` has succeeded.
+    pub fn committed(&self, start: Duration, now: Duration, renewal: Renewal) {
+        let mut state = self.state();
+        state.pending_until = None;
+        let end = self.window.end_of(start, renewal.granted);
+        if state.loss.is_none() && now < end {
+            state.trusted_until = state.trusted_until.max(end);
+            state.is_cut = renewal.granted.is_some();
+            state.expires_at_ms = renewal.expires_at_ms;
+            state.due = now.max(start + self.window.interval());
+            state.trouble = None;
+        }
+    }
+
+    /// Records that the transaction with the renewal was rolled back.
+    pub fn rolled_back(&self) {
+        self.state().pending_until = None;
+    }
+
+    /// Waits until the grant is lost, for at most `timeout`.
+    pub fn wait_lost(&self, timeout: Duration) -> Option<Loss> {
+        if self.is_forked() {
+            return Some(Loss::Forked);
+        }
+        let going_on = |state: &mut State| state.loss.is_none() && !state.ended;
+        let waited = self.changed.wait_timeout_while(self.state(), timeout, going_on);
+        waited.unwrap_or_else(PoisonError::into_inner).0.loss.clone()
+    }
+
+    /// Returns why the grant was lost, if it was.
+    pub fn loss(&self) -> Option<Loss> {
+        self.state().loss.clone()
+    }
+
+    /// Returns why the last renewal failed, or was granted less than the ttl, if it was.
+    pub fn trouble(&self) -> Option<Loss> {
+        self.state().trouble()
+    }
+
+    /// Checks whether the holder has given it up.
+    pub fn is_ended(&self) -> bool {
+        self.state().ended
+    }
+
+    /// Calls `callback` on a thread of its own when the grant is lost; at once if it already is. A
+    /// grant that is released by its holder is not lost.
+    pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
+        let mut state = self.state();
+        match state.loss.clone() {
+            None => state.callbacks.push(Box::new(callback)),
+            Some(loss) => call(vec![Box::new(callback)], loss),
+        }
+    }
+
+    /// Records the open request for the grant, or that there is none. A new one is passed on.
+    pub(crate) fn heard(&self, asked: Option<Asked>) {
+        let mut state = self.state();
+        if state.asked == asked || state.ended {
+            return;
+        }
+        state.asked.clone_from(&asked);
+        let listeners = state.listeners.clone();
+        drop(state);
+        if let Some(asked) = asked {
+            pass_on(listeners, asked);
+        }
+    }
+
+    /// Returns the open request for the grant, as far as it was noticed.
+    pub fn asked(&self) -> Option<Asked> {
+        self.state().asked.clone()
+    }
+
+    /// Calls `callback` on a thread of its own for every request, and at once if there is one.
+    pub fn on_asked(&self, callback: impl FnMut(&Asked) + Send + 'static) {
+        let listener: Listener = Arc::new(Mutex::new(callback));
+        let mut state = self.state();
+        state.listeners.push(listener.clone());
+        let asked = state.asked.clone();
+        drop(state);
+        if let Some(asked) = asked {
+            pass_on(vec![listener], asked);
+        }
+    }
+
+    /// Ends the hold because the holder has given it up. No callback is called any more.
+    pub(crate) fn end(&self) {
+        let mut state = self.state();
+        state.ended = true;
+        state.callbacks.clear();
+        state.listeners.clear();
+        self.changed.notify_all();
+    }
+
+    /// Makes the next renewal due now.
+    pub(crate) fn hurry(&self, now: Duration) {
+        let mut state = self.state();
+        state.due = state.due.min(now);
+    }
+
+    /// Returns when the keeper must act next, or `None` if the hold is over.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        let state = self.state();
+        let going_on = state.loss.is_none() && !state.ended;
+        let deadline =
+            state.pending_until.map_or(state.trusted_until, |end| end.max(state.trusted_until));
+        going_on.then(|| state.due.min(deadline))
+    }
+
+    /// Checks whether a renewal is due at `now`, or soon after if `ahead`.
+    pub(crate) fn is_due(&self, now: Duration, ahead: bool) -> bool {
+        let state = self.state();
+        let reach = if ahead { now + self.window.ttl / 6 } else { now };
+        state.loss.is_none() && !state.ended && state.due <= reach
+    }
+
+    fn lose(&self, mut state: MutexGuard<'_, State>, loss: Loss) {
+        state.loss = Some(loss.clone());
+        self.changed.notify_all();
+        let callbacks = std::mem::take(&mut state.callbacks);
+        drop(state);
+        call(callbacks, loss);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("grant", &self.grant).finish_non_exhaustive()
+    }
+}
+
+/// Passes a request on, on another thread.
+fn pass_on(listeners: Vec<Listener>, asked: Asked) {
+    if listeners.is_empty() {
+        return;
+    }
+    let told = move || {
+        for listener in listeners {
+            let mut listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = catch_unwind(AssertUnwindSafe(|| listener(&asked)));
+        }
+    };
+    let _ = std::thread::Builder::new().name("litelease request".into()).spawn(told);
+}
+
+/// Runs callbacks on another thread, so that they do not delay the renewals of other holds.
+fn call(callbacks: Vec<Callback>, loss: Loss) {
+    if callbacks.is_empty() {
+        return;
+    }
+    // A callback that panics must not keep the others from being called.
+    let told = move || {
+        for callback in callbacks {
+            let _ = catch_unwind(AssertUnwindSafe(|| callback(&loss)));
+        }
+    };
+    // If no thread can be started, the callbacks are not called.
+    let _ = std::thread::Builder::new().name("litelease loss".into()).spawn(told);
+}

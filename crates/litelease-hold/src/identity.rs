@@ -1,0 +1,265 @@
+//! Owner texts: unique to one hold, naming its process, and sufficient to prove that the process
+//! is dead.
+//!
+//! A process counts as dead only if nothing else can explain what the system reports. Otherwise
+//! its state is unknown, and the lease expires normally.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::process::{self, ProcessGroup, Seen};
+
+/// The process that holds a lease, as written in the owner text:
+/// `HOST pid 4711 start 8473 boot 5f0c… pidns 4026531836 timens 4026531834 hold 0193…`.
+///
+/// The last word is unique to one acquisition and starts with its time.
+///
+/// ```
+/// # use litelease_hold::{Identity, HolderKind, Liveness};
+/// let me = Identity::new(HolderKind::Hold);
+/// let read = Identity::parse(&me.to_string()).unwrap();
+/// assert_eq!(read, me);
+/// assert_eq!((read.pid, read.is_dead()), (std::process::id(), false));
+/// assert!(Identity::parse("worker-a").is_none());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The host name.
+    pub host: String,
+    /// The process.
+    pub pid: u32,
+    /// When the process started, in kernel ticks since boot. It tells a reused process number from
+    /// the original.
+    pub start: Option<u64>,
+    /// The scope of the process number, and the role of the process. `None` on systems that do not
+    /// provide the scope.
+    pub holder: Option<(PidScope, HolderKind)>,
+    /// 32 hex digits, unique to this acquisition.
+    pub unique: String,
+}
+
+/// The scope in which a process number and a start time are valid. Numbers belong to a pid
+/// namespace. Start times count from boot and are shown relative to the time namespace of the
+/// reader.
+///
+/// ```
+/// # use litelease_hold::PidScope;
+/// assert_eq!(PidScope::here(), PidScope::here());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PidScope {
+    /// The kernel's id of the boot.
+    pub boot: String,
+    /// The inode of the pid namespace.
+    pub pid_namespace: u64,
+    /// The inode of the time namespace; 0 where the kernel has none.
+    pub time_namespace: u64,
+}
+
+/// The role of the process that a lease names.
+///
+/// ```
+/// # use litelease_hold::{Identity, HolderKind};
+/// let supervisor = Identity::new(HolderKind::Run { group: 4711 });
+/// # #[cfg(target_os = "linux")]
+/// assert!(supervisor.to_string().contains(" group 4711 run "));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HolderKind {
+    /// The process holds the lease. When it has ended, nobody does.
+    Hold,
+    /// The process holds the lease for a process group that does the work. When both have ended,
+    /// nobody does.
+    Run {
+        /// The number of the group.
+        group: u32,
+    },
+    /// The process has called a program that claimed the lease. Who uses the lease is unknown.
+    Claim,
+    /// The process has taken a lock that another process may unlock.
+    Lock,
+}
+
+/// Whether the process of an identity is still running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// The process is running.
+    Alive,
+    /// The process has ended, and so has its group, if it had one.
+    Dead,
+    /// It cannot be known from here: the process is on another host or in another container, or
+    /// this system does not provide the information.
+    Unknown,
+}
+
+impl Identity {
+    /// Returns the identity of this process, for one acquisition.
+    pub fn new(kind: HolderKind) -> Self {
+        Identity::of(std::process::id(), kind)
+    }
+
+    /// Returns the identity of the parent process, for a program that claims on behalf of its
+    /// caller.
+    pub fn of_parent() -> Self {
+        Identity::of(std::os::unix::process::parent_id(), HolderKind::Claim)
+    }
+
+    fn of(pid: u32, kind: HolderKind) -> Self {
+        let scope = PidScope::here();
+        // Without a scope, the number might mean another process, and so the start time.
+        let start = scope.as_ref().and_then(|_| process::start_of(pid));
+        let holder = start.and(scope).map(|scope| (scope, kind));
+        Identity { host: host(), pid, start, holder, unique: unique() }
+    }
+
+    /// Parses an owner text that was written by [`Identity`], in any language.
+    pub fn parse(owner: &str) -> Option<Self> {
+        let words: Vec<&str> = owner.split(' ').collect();
+        let (&unique, words) = words.split_last()?;
+        let is_unique = unique.len() == 32 && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let [host, "pid", pid, words @ ..] = words else { return None };
+        let (start, holder) = match words {
+            [] => (None, None),
+            ["start", start, "boot", boot, "pidns", pids, "timens", times, kind @ ..] => {
+                let scope = PidScope {
+                    boot: (*boot).into(),
+                    pid_namespace: pids.parse().ok()?,
+                    time_namespace: times.parse().ok()?,
+                };
+                (Some(start.parse().ok()?), Some((scope, HolderKind::parse(kind)?)))
+            }
+            _ => return None,
+        };
+        let (host, pid, unique) = ((*host).into(), pid.parse().ok()?, unique.into());
+        is_unique.then_some(Identity { host, pid, start, holder, unique })
+    }
+
+    /// Returns when the lease was acquired, in Unix milliseconds.
+    pub fn since_ms(&self) -> Option<i64> {
+        i64::from_str_radix(self.unique.get(..12)?, 16).ok()
+    }
+
+    /// Checks whether the process is still running.
+    ///
+    /// It is dead if there is no such process, if the number belongs to another process by now, or
+    /// if all of its threads have ended. Its process group, if any, must have ended, too.
+    pub fn liveness(&self) -> Liveness {
+        let (Some((scope, kind)), Some(start)) = (&self.holder, self.start) else {
+            return Liveness::Unknown;
+        };
+        if self.host != host() {
+            return Liveness::Unknown;
+        }
+        if PidScope::here().as_ref() != Some(scope) {
+            return Liveness::Unknown;
+        }
+        match (process::look_at(self.pid, start), *kind) {
+            (Seen::Alive, _) => Liveness::Alive,
+            (Seen::Ended, HolderKind::Run { group }) if !ProcessGroup::new(group).has_ended() => {
+                Liveness::Unknown
+            }
+            (Seen::Ended, _) => Liveness::Dead,
+            (Seen::Nothing, _) => Liveness::Unknown,
+        }
+    }
+
+    /// Checks whether the process holds the lease itself, as `hold` and `litelease run` write it.
+    /// Only such owner texts are ever judged dead.
+    pub fn is_holder(&self) -> bool {
+        matches!(self.holder, Some((_, HolderKind::Hold | HolderKind::Run { .. })))
+    }
+
+    /// Checks whether a lease with this owner text has lost its holder: the process was the
+    /// holder, and it is dead.
+    ///
+    /// Always false for a process that only claimed the lease for others, such as a script's
+    /// shell.
+    pub fn is_dead(&self) -> bool {
+        // Most holders are alive, and that is cheaper to check than the scope.
+        let has_ended = |start| process::look_at(self.pid, start) == Seen::Ended;
+        self.is_holder() && self.start.is_some_and(has_ended) && self.liveness() == Liveness::Dead
+    }
+}
+
+impl PidScope {
+    /// Returns the scope of this process, if the system provides it and /proc shows the processes
+    /// of this scope.
+    pub fn here() -> Option<Self> {
+        process::scope()
+    }
+}
+
+impl HolderKind {
+    fn parse(words: &[&str]) -> Option<Self> {
+        Some(match words {
+            ["hold"] => HolderKind::Hold,
+            ["group", group, "run"] => HolderKind::Run { group: group.parse().ok()? },
+            ["claim"] => HolderKind::Claim,
+            ["lock"] => HolderKind::Lock,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for HolderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HolderKind::Hold => f.write_str("hold"),
+            HolderKind::Run { group } => write!(f, "group {group} run"),
+            HolderKind::Claim => f.write_str("claim"),
+            HolderKind::Lock => f.write_str("lock"),
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pid {} ", self.host, self.pid)?;
+        if let Some(start) = self.start {
+            write!(f, "start {start} ")?;
+        }
+        if let Some((scope, kind)) = &self.holder {
+            let PidScope { boot, pid_namespace, time_namespace } = scope;
+            write!(f, "boot {boot} pidns {pid_namespace} timens {time_namespace} {kind} ")?;
+        }
+        f.write_str(&self.unique)
+    }
+}
+
+/// Returns 32 hex digits that are unique: the time in milliseconds, and 80 random bits.
+///
+/// ```
+/// # use litelease_hold::unique;
+/// assert_eq!(unique().len(), 32);
+/// assert_ne!(unique(), unique());
+/// ```
+pub fn unique() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Without entropy (no such system is known), process number and nanoseconds must do.
+    let random = random().unwrap_or(u128::from(std::process::id()) << 64 | since.as_nanos());
+    let low = random & ((1 << 80) - 1);
+    format!("{:012x}{low:020x}", since.as_millis() & ((1 << 48) - 1))
+}
+
+/// Returns 128 random bits from the system.
+fn random() -> Option<u128> {
+    let mut bytes = [0u8; 16];
+    // For musl, the libc crate has only `getrandom`.
+    #[cfg(target_os = "linux")]
+    // SAFETY: the buffer is writable and has the given length.
+    let is_filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } == 16;
+    #[cfg(not(target_os = "linux"))]
+    // SAFETY: the buffer is writable and has the given length.
+    let is_filled = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) } == 0;
+    is_filled.then(|| u128::from_le_bytes(bytes))
+}
+
+/// Returns the host name as one word.
+fn host() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the buffer is writable, and its last byte stays 0.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+    let name = String::from_utf8_lossy(&name[..end]).replace(char::is_whitespace, "-");
+    if name.is_empty() { "localhost".into() } else { name }
+}

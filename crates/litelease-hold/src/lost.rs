@@ -1,0 +1,107 @@
+//! How a holder learns that its lease is lost.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Clock, Hold, Loss, SystemClock};
+
+/// A held lease that can no longer be trusted.
+///
+/// ```
+/// # use litelease_hold::{Loss, Lost};
+/// let lost = Lost { name: "books".into(), reason: Loss::Broken };
+/// assert_eq!(lost.to_string(), "the lease on \"books\" is lost: broken by an operator");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// What was held.
+    pub name: String,
+    /// Why it is over.
+    pub reason: Loss,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the lease on {:?} is lost: {}", self.name, self.reason)
+    }
+}
+
+impl std::error::Error for Lost {}
+
+/// Tells from any thread whether a held lease was lost; made by the `lost` of a hold.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use litelease_hold::{Clock, HeldGrant, Hold, Loss, LossSignal, Renewal, SystemClock, Window};
+/// # let ttl = Duration::from_secs(60);
+/// # let grant = HeldGrant { name: "books".into(), owner: "a".into(), token: 1, ttl };
+/// # let window = Window::new(ttl).unwrap();
+/// # let hold = Arc::new(Hold::new(grant, window, SystemClock.now(), Renewal::whole(0)));
+/// let lost = LossSignal::new(hold.clone()); // held.lost()
+/// assert_eq!(lost.reason(), None);
+/// assert!(lost.trusted_for() <= Duration::from_secs(54));
+/// assert_eq!(lost.wait_timeout(Duration::from_millis(1)), None);
+/// hold.fail(Loss::Broken);
+/// assert_eq!(lost.reason(), Some(Loss::Broken));
+/// ```
+#[derive(Clone, Debug)]
+pub struct LossSignal {
+    hold: Arc<Hold>,
+}
+
+impl LossSignal {
+    /// Returns the signal of a hold.
+    pub fn new(hold: Arc<Hold>) -> Self {
+        LossSignal { hold }
+    }
+
+    /// Returns why the grant is lost or, before that, why the last renewal failed, if it did.
+    pub fn reason(&self) -> Option<Loss> {
+        self.hold.check(SystemClock.now()).err().or_else(|| self.hold.trouble())
+    }
+
+    /// Returns for how long the grant can be trusted from now on if no further renewal succeeds.
+    pub fn trusted_for(&self) -> Duration {
+        let now = SystemClock.now();
+        match self.hold.check(now) {
+            Ok(()) => self.hold.trusted_until().saturating_sub(now),
+            Err(_) => Duration::ZERO,
+        }
+    }
+
+    /// Waits until the lease is lost. Returns `None` if its holder releases it first.
+    ///
+    /// ```no_run
+    /// # use litelease_hold::LossSignal;
+    /// # fn watch(lost: LossSignal) {
+    /// std::thread::spawn(move || {
+    ///     if let Some(reason) = lost.wait() {
+    ///         eprintln!("stop: {reason}");
+    ///     }
+    /// });
+    /// # }
+    /// ```
+    pub fn wait(&self) -> Option<Loss> {
+        self.wait_timeout(Duration::MAX)
+    }
+
+    /// Waits like [`wait`](LossSignal::wait), for at most `timeout`.
+    pub fn wait_timeout(&self, timeout: Duration) -> Option<Loss> {
+        let begin = SystemClock.now();
+        loop {
+            let now = SystemClock.now();
+            let left = timeout.saturating_sub(now - begin);
+            // Not left to the keeper alone: its thread may be stuck in a system call.
+            let trusted = self.hold.trusted_until().saturating_sub(now);
+            let step = trusted.max(Duration::from_millis(10)).min(Duration::from_secs(1)).min(left);
+            let loss = self.hold.wait_lost(step);
+            let is_over = self.hold.is_ended() || left.is_zero();
+            if loss.is_some() || is_over {
+                return loss;
+            }
+            let _ = self.hold.check(SystemClock.now());
+        }
+    }
+}

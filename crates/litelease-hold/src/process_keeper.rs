@@ -1,0 +1,175 @@
+//! A keeper of this process, with its thread: started by the first use, and refused after a fork.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{Clock, Keeper, SystemClock};
+
+/// A keeper that is started by its first use.
+///
+/// ```
+/// # use litelease_hold::ProcessKeeper;
+/// static HOLDS: ProcessKeeper = ProcessKeeper::new();
+/// let keeper = HOLDS.get()?;
+/// # Ok::<(), litelease_hold::NoKeeper>(())
+/// ```
+#[derive(Debug)]
+pub struct ProcessKeeper {
+    keeper: Mutex<Option<Arc<Keeper>>>,
+    /// The process that has a keeper. Asked first: in a forked process the lock may be held for
+    /// ever, by a thread that is not there.
+    process: AtomicU32,
+}
+
+/// Why there is no keeper.
+#[derive(Debug)]
+pub enum NoKeeper {
+    /// This process was forked from the one that has the keeper.
+    Forked,
+    /// The system gives no thread.
+    NoThread(io::Error),
+}
+
+impl ProcessKeeper {
+    /// Returns one that is not started yet.
+    pub const fn new() -> Self {
+        ProcessKeeper { keeper: Mutex::new(None), process: AtomicU32::new(0) }
+    }
+
+    /// Returns the keeper, with the system's clock. Fails in a forked process.
+    pub fn get(&self) -> Result<Arc<Keeper>, NoKeeper> {
+        self.get_with(|| Arc::new(SystemClock))
+    }
+
+    /// Returns the keeper, with this clock if it is started now. Its thread ends when the last
+    /// reference to it is dropped. Fails in a forked process.
+    pub fn get_with(
+        &self,
+        clock: impl FnOnce() -> Arc<dyn Clock>,
+    ) -> Result<Arc<Keeper>, NoKeeper> {
+        match self.process.load(Ordering::SeqCst) {
+            pid if pid != 0 && pid != std::process::id() => return Err(NoKeeper::Forked),
+            _ => {}
+        }
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keeper) = &*keeper {
+            return Ok(keeper.clone());
+        }
+        let new = Arc::new(Keeper::new(clock()));
+        new.start_while_used().map_err(NoKeeper::NoThread)?;
+        self.process.store(std::process::id(), Ordering::SeqCst);
+        *keeper = Some(new.clone());
+        Ok(new)
+    }
+
+    /// Stops the keeper and closes its connections, for a program that is about to end. SQLite
+    /// leaves the log of a connection that is never closed, and the next program reads all of it.
+    ///
+    /// Holds that are left are no longer renewed. Gives up after a second if a renewal is under
+    /// way.
+    pub fn stop(&self) {
+        if self.process.load(Ordering::SeqCst) != std::process::id() {
+            return;
+        }
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(keeper) = keeper {
+            keeper.close(Instant::now() + Duration::from_secs(1));
+        }
+    }
+}
+
+/// Waits for other threads to drop their references, which they have for moments only.
+pub(crate) fn unshared<T>(mut shared: Arc<T>, deadline: Instant) -> Option<T> {
+    loop {
+        shared = match Arc::try_unwrap(shared) {
+            Ok(value) => return Some(value),
+            Err(shared) if Instant::now() < deadline => shared,
+            Err(_) => return None,
+        };
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
+impl Default for ProcessKeeper {
+    fn default() -> Self {
+        ProcessKeeper::new()
+    }
+}
+
+impl fmt::Display for NoKeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoKeeper::Forked => f.write_str("this is a forked process, which has no keeper"),
+            NoKeeper::NoThread(error) => write!(f, "cannot start the keeper's thread: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for NoKeeper {}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::{Due, HeldGrant, Hold, Loss, Renewal, Rows, Seen, Window};
+
+    /// Rows of a file that is closed when they are dropped.
+    struct File(Arc<AtomicBool>);
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    impl Rows for File {
+        fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
+            due.iter().map(|_| Err(Loss::Expired)).collect()
+        }
+
+        fn release(&mut self, _: &HeldGrant) -> Result<(), Loss> {
+            Ok(())
+        }
+
+        fn look(&mut self, _: &HeldGrant) -> Seen {
+            Seen { is_current: true, asked: None }
+        }
+
+        fn is_moved(&self) -> bool {
+            false
+        }
+
+        fn is_file(&self) -> bool {
+            true
+        }
+    }
+
+    /// A thread that waits for a name has the keeper all the while. The end of the program waited
+    /// for it, and closed nothing.
+    #[test]
+    fn the_files_are_closed_although_a_thread_that_waits_has_the_keeper() {
+        let keeper = Arc::new(Keeper::new(Arc::new(SystemClock)));
+        let process = AtomicU32::new(std::process::id());
+        let keepers = ProcessKeeper { keeper: Mutex::new(Some(keeper)), process };
+        let waiting = keepers.get().unwrap();
+        let ttl = Duration::from_secs(60);
+        let grant = HeldGrant { name: "x".into(), owner: "a".into(), token: 1, ttl };
+        let window = Window::new(ttl).unwrap();
+        let hold = Hold::new(grant, window, SystemClock.now(), Renewal::whole(0));
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let file = File(is_closed.clone());
+        let open = || Ok::<_, ()>(Box::new(file) as Box<dyn Rows>);
+        drop(waiting.keep("file", hold, open).unwrap());
+        assert!(!is_closed.load(Ordering::SeqCst));
+        keepers.stop();
+        assert!(is_closed.load(Ordering::SeqCst));
+        drop(waiting);
+    }
+}

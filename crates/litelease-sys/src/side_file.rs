@@ -1,0 +1,278 @@
+//! Opens, reads and replaces one side file.
+
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use crate::Error;
+#[cfg(unix)]
+use crate::access::{Access, may_not_write};
+
+/// A small file, by its path; usually beside a database.
+///
+/// ```
+/// use litelease_sys::SideFile;
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let database = folder.path().join("app.sqlite3");
+/// # std::fs::write(&database, "").unwrap();
+/// let file = SideFile::of(&database, ".mark"); // app.sqlite3.mark
+/// assert_eq!(file.read(64)?, None);
+/// file.replace(b"7\n")?;
+/// assert_eq!(file.read(64)?, Some(b"7\n".to_vec()));
+/// # Ok::<(), litelease_sys::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SideFile {
+    path: PathBuf,
+    database: Option<PathBuf>,
+}
+
+/// A process that creates a file needs a moment to set its mode. How often, and after which pause,
+/// others try again.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(2);
+
+impl SideFile {
+    /// Names the file beside a database: its path with `ending` at its end.
+    pub fn of(database: &Path, ending: &str) -> Self {
+        SideFile { path: with_ending(database, ending), database: Some(database.into()) }
+    }
+
+    /// Names a file at any path. The umask decides about its mode, unless it is
+    /// [`like`](SideFile::like) a database.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        SideFile { path: path.into(), database: None }
+    }
+
+    /// Lets the file take the group of a database, and a mode that fits, when it is created.
+    pub fn like(self, database: impl Into<PathBuf>) -> Self {
+        SideFile { database: Some(database.into()), ..self }
+    }
+
+    /// Names a file beside this one, with the same permissions.
+    pub fn and(&self, ending: &str) -> Self {
+        SideFile { path: with_ending(&self.path, ending), database: self.database.clone() }
+    }
+
+    /// Returns the path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the file for reading and writing. Creates it if it is missing; never truncates it.
+    pub fn open(&self) -> Result<File, Error> {
+        for _ in 1..TRIES {
+            match self.open_or_create() {
+                Err(Error::Io { error, .. }) if is_new(&error) => thread::sleep(PAUSE),
+                opened => return opened,
+            }
+        }
+        self.open_or_create()
+    }
+
+    /// Opens the file for reading and writing, if it exists.
+    pub fn open_existing(&self) -> Result<Option<File>, Error> {
+        let opened = self.open_with(reading().write(true))?;
+        Ok(opened.map(|(file, found)| self.adjusted(file, &found)))
+    }
+
+    /// Opens the file for reading, if it exists.
+    pub fn open_to_read(&self) -> Result<Option<File>, Error> {
+        Ok(self.open_with(&mut reading())?.map(|(file, _)| file))
+    }
+
+    /// Reads at most `most` bytes from the start of the file. Returns `None` if it does not exist.
+    pub fn read(&self, most: u64) -> Result<Option<Vec<u8>>, Error> {
+        let Some(file) = self.open_to_read()? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes).map_err(|error| self.failed(error))?;
+        Ok(Some(bytes))
+    }
+
+    /// Replaces the file as a whole. A reader finds either the old content or the new one, even
+    /// after a power cut. Only one process at a time may do that.
+    pub fn replace(&self, content: &[u8]) -> Result<(), Error> {
+        let new = self.and(".new");
+        // A killed process may have left one behind. If it is a link, only the link is removed.
+        match fs::remove_file(&new.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(new.failed(error)),
+            _ => {}
+        }
+        let written = new.create().and_then(|mut file| {
+            let synced = file.write_all(content).and_then(|()| file.sync_all());
+            synced.and_then(|()| fs::rename(&new.path, &self.path)).map_err(|e| self.failed(e))
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&new.path);
+        }
+        written
+    }
+
+    /// Checks whether the path still leads to this open file. If the file was removed or replaced,
+    /// other processes open another one.
+    ///
+    /// ```
+    /// # use litelease_sys::SideFile;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let lock = SideFile::at(folder.path().join("lock"));
+    /// let file = lock.open()?;
+    /// assert!(lock.is_still(&file));
+    /// # Ok::<(), litelease_sys::Error>(())
+    /// ```
+    pub fn is_still(&self, file: &File) -> bool {
+        let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(&self.path)) else {
+            return false;
+        };
+        there.is_file() && identity(&ours) == identity(&there)
+    }
+
+    fn open_or_create(&self) -> Result<File, Error> {
+        match self.open_existing()? {
+            Some(file) => Ok(file),
+            None => self.create(),
+        }
+    }
+
+    /// Updates the permissions, in case those of the database have changed.
+    #[cfg(unix)]
+    fn adjusted(&self, file: File, found: &Metadata) -> File {
+        if let Some(access) = self.database.as_deref().and_then(Access::of) {
+            // On failure the file can be used as it is.
+            let _ = access.adjust(&file, found);
+        }
+        file
+    }
+
+    #[cfg(not(unix))]
+    fn adjusted(&self, file: File, _: &Metadata) -> File {
+        file
+    }
+
+    /// Opens the path if it is an ordinary file. Anything else is not opened: opening a device can
+    /// have effects.
+    fn open_with(&self, options: &mut OpenOptions) -> Result<Option<(File, Metadata)>, Error> {
+        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) => self.refuse(&found)?,
+            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) => return Err(self.failed(error)),
+        }
+        let file = match options.open(&self.path) {
+            Ok(file) => file,
+            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) => return Err(self.failed(error)),
+        };
+        let found = file.metadata().map_err(|error| self.failed(error))?;
+        self.refuse(&found)?;
+        Ok(Some((file, found)))
+    }
+
+    #[cfg(unix)]
+    fn create(&self) -> Result<File, Error> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let access = self.database.as_deref().map(Access::of);
+        let mode = match &access {
+            // Not beside a database: the umask decides.
+            None => 0o666,
+            // The database does not exist yet. The next process that opens this file sets its
+            // mode.
+            Some(None) => 0o600,
+            Some(Some(access)) => access.mode(),
+        };
+        if matches!(access, Some(Some(_))) && self.database.as_deref().is_some_and(may_not_write) {
+            return Err(self.failed(io::ErrorKind::PermissionDenied.into()));
+        }
+        let created = reading().write(true).create_new(true).mode(mode).open(&self.path);
+        let file = created.map_err(|error| self.failed(error))?;
+        if let Some(Some(access)) = access {
+            access.give(&file).map_err(|error| self.failed(error))?;
+        }
+        Ok(file)
+    }
+
+    #[cfg(not(unix))]
+    fn create(&self) -> Result<File, Error> {
+        let created = reading().write(true).create_new(true).open(&self.path);
+        created.map_err(|error| self.failed(error))
+    }
+
+    fn refuse(&self, found: &Metadata) -> Result<(), Error> {
+        let what = match found.file_type() {
+            kind if kind.is_file() && is_linked(found) => "a file with a second name (a hard link)",
+            kind if kind.is_file() => return Ok(()),
+            kind if kind.is_symlink() => "a symbolic link",
+            kind if kind.is_dir() => "a folder",
+            kind => special(kind),
+        };
+        Err(Error::NotAFile { path: self.path.clone(), what })
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        Error::Io { path: self.path.clone(), error }
+    }
+}
+
+/// Checks whether another process may have created the file just now and not set its mode yet.
+fn is_new(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::PermissionDenied)
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+fn reading() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // If it has become a link or a FIFO since it was checked: do not follow, do not wait.
+        options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    }
+    options
+}
+
+/// Returns device and inode, which identify a file while it is open.
+#[cfg(unix)]
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino())
+}
+
+/// On these systems an open file cannot be removed, so there is only one.
+#[cfg(not(unix))]
+fn identity(_: &Metadata) -> (u64, u64) {
+    (0, 0)
+}
+
+/// Checks for a second name. It may be that of a file which must not be written.
+#[cfg(unix)]
+fn is_linked(metadata: &Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::nlink(metadata) > 1
+}
+
+#[cfg(not(unix))]
+fn is_linked(_: &Metadata) -> bool {
+    false
+}
+
+#[cfg(unix)]
+fn special(kind: FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    match kind {
+        kind if kind.is_fifo() => "a FIFO",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+#[cfg(not(unix))]
+fn special(_kind: FileType) -> &'static str {
+    "no ordinary file"
+}
