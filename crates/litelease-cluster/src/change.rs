@@ -434,6 +434,9 @@ impl Cluster {
 
     /// Returns what the rule answers for a change that was stored as of the engine's own clock, if
     /// that was later than the change has it.
+    ///
+    /// A clock that a failover has set forward can be past the end of the lease that was renewed.
+    /// The rule would then grant a new one, which is not what was stored.
     fn answer_at<A>(
         &self,
         ask: &Ask<'_, A>,
@@ -448,7 +451,7 @@ impl Cluster {
         let judged = self.judge(seen, seen.rows.first()?).ok()?;
         let judged = Judged { now_ms: server_ms, ..judged };
         let decision = (ask.decide)(&judged, seen.mark.epoch.floor).ok()?;
-        decision.write.map(|_| decision.answer)
+        decision.write.filter(|write| write.token == row.token).map(|_| decision.answer)
     }
 
     /// Checks whether leases are counted instead of compared with a clock.

@@ -56,6 +56,8 @@ fn every_short_history_keeps_every_promise() {
         Bounds { faults: 1, has_clock: true, ..two },
         Bounds { failovers: 1, ticks: 1, ..two },
         Bounds { failovers: 1, ticks: 1, has_clock: true, ..two },
+        // A renewal is stored, its answer is lost, and a failover sets the clock past its lease.
+        Bounds { clients: 1, faults: 1, failovers: 1, ticks: 0, has_clock: true, ..two },
     ]);
 }
 
@@ -77,6 +79,7 @@ fn every_history_that_is_a_little_longer_keeps_every_promise() {
         Bounds { faults: 1, has_clock: true, ..three },
         Bounds { verbs: 2, faults: 2, ticks: 3, ..SMALL },
         Bounds { verbs: 2, faults: 1, failovers: 1, ..SMALL },
+        Bounds { verbs: 2, faults: 1, failovers: 1, has_clock: true, ..SMALL },
     ]);
 }
 
