@@ -13,7 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::async_queue::AsyncQueue;
 use crate::{
-    Checkpoint, Client, Error, Grant, Lease, Name, News, QueueInfo, Request, Value, Watch,
+    Checkpoint, Client, Error, Grant, Lease, Name, News, PoolOfName, QueueInfo, Request, SlotInfo,
+    Value, Watch,
 };
 
 /// A client of one server whose calls are futures, for tokio and any other runtime.
@@ -227,6 +228,18 @@ impl AsyncClient {
     pub async fn queues(&self, prefix: &str) -> Result<Vec<QueueInfo>, Error> {
         let prefix = prefix.to_owned();
         self.run(move |client| client.queues(&prefix)).await
+    }
+
+    /// Returns the pools by name of which slots are held, like [`Client::pools`].
+    pub async fn pools(&self, prefix: &str) -> Result<Vec<PoolOfName>, Error> {
+        let prefix = prefix.to_owned();
+        self.run(move |client| client.pools(&prefix)).await
+    }
+
+    /// Returns the held slots of the pool that has this name, like [`Client::slots`].
+    pub async fn slots(&self, name: &str) -> Result<Vec<SlotInfo>, Error> {
+        let name = name.to_owned();
+        self.run(move |client| client.slots(&name)).await
     }
 
     /// Attaches a value to a grant like [`Client::attach`].

@@ -57,7 +57,7 @@ pub use error::Error;
 pub use held_item::HeldItem;
 pub use hold::{Held, HoldOptions};
 pub use litelease_hold::Loss;
-pub use look::{KnownName, Name, News, Watch};
+pub use look::{KnownName, Name, News, PoolOfName, SlotInfo, Watch};
 pub use payload::{Checkpoint, Request};
 pub use queue::{Item, Queue, QueueInfo, SendOptions};
 pub use queue_items::{CancelResult, ItemInfo, ItemName};

@@ -10,6 +10,7 @@ use litelease_hold::{Clock, SystemClock};
 use serde_json::Value as Json;
 
 use crate::client::{Client, Lease, PATIENCE, lease, nonsense, pauses};
+use crate::queue::duration;
 use crate::transport::{Outcome, Transport};
 use crate::{Error, Value};
 
@@ -37,6 +38,32 @@ pub struct KnownName {
     pub owner: Option<String>,
     /// How many milliseconds its lease has left; negative if it has run out.
     pub left_ms: Option<i64>,
+}
+
+/// A pool that has a name, of which slots are held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolOfName {
+    /// The name.
+    pub name: String,
+    /// How many slots it has.
+    pub count: i64,
+    /// How many of them are held.
+    pub in_use: i64,
+}
+
+/// A slot that a client holds. Its lease is that client's secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlotInfo {
+    /// The number of the slot: 0 is the first.
+    pub position: i64,
+    /// Its fencing token.
+    pub token: i64,
+    /// How long its lease lasts unless it is renewed; `None` if it is kept until it is returned.
+    pub expires_in: Option<Duration>,
+    /// Who holds it and why, in the holder's words.
+    pub note: Option<String>,
 }
 
 /// What a [`Watch`] has heard.
@@ -108,22 +135,28 @@ impl Client {
     /// ```
     pub fn leases(&self, prefix: &str) -> Result<Vec<Lease>, Error> {
         let mut all = Vec::new();
-        self.pages(&format!("prefix={}", encoded(prefix)), |page| {
+        self.pages("leases", "leases", &format!("prefix={}", encoded(prefix)), |page| {
             all.extend(page.iter().filter_map(lease));
         })?;
         Ok(all)
     }
 
-    /// Reads leases page by page.
-    fn pages(&self, query: &str, mut each: impl FnMut(&[Json])) -> Result<(), Error> {
+    /// Reads a list page by page.
+    fn pages(
+        &self,
+        call: &str,
+        list: &str,
+        query: &str,
+        mut each: impl FnMut(&[Json]),
+    ) -> Result<(), Error> {
         let mut after = None::<String>;
         loop {
-            let mut path = format!("/v1/leases?limit={PAGE}&{query}");
+            let mut path = format!("/v1/{call}?limit={PAGE}&{query}");
             if let Some(after) = &after {
                 path += &format!("&after={}", encoded(after));
             }
             let page = self.get(&path)?;
-            each(page["leases"].as_array().ok_or_else(nonsense)?);
+            each(page[list].as_array().ok_or_else(nonsense)?);
             match page["next"].as_str() {
                 Some(next) => after = Some(next.into()),
                 None => return Ok(()),
@@ -143,8 +176,45 @@ impl Client {
     /// ```
     pub fn names(&self, prefix: &str) -> Result<Vec<KnownName>, Error> {
         let mut all = Vec::new();
-        self.pages(&format!("all=true&prefix={}", encoded(prefix)), |page| {
+        self.pages("leases", "leases", &format!("all=true&prefix={}", encoded(prefix)), |page| {
             all.extend(page.iter().filter_map(known));
+        })?;
+        Ok(all)
+    }
+
+    /// Returns the pools whose name begins like this and of which slots are held.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// for pool in client.pools("")? {
+    ///     println!("{}: {} of {} slots are held", pool.name, pool.in_use, pool.count);
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn pools(&self, prefix: &str) -> Result<Vec<PoolOfName>, Error> {
+        let mut all = Vec::new();
+        self.pages("slots", "pools", &format!("prefix={}", encoded(prefix)), |page| {
+            all.extend(page.iter().filter_map(pool_of_name));
+        })?;
+        Ok(all)
+    }
+
+    /// Returns the held slots of the pool that has this name, by position.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// for slot in client.slots("importers")? {
+    ///     println!("slot {}: {}", slot.position, slot.note.unwrap_or_default());
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn slots(&self, name: &str) -> Result<Vec<SlotInfo>, Error> {
+        let mut all = Vec::new();
+        self.pages("slots", "pools", &format!("name={}", encoded(name)), |page| {
+            let slots = page.iter().filter_map(|pool| pool["slots"].as_array());
+            all.extend(slots.flatten().filter_map(slot_info));
         })?;
         Ok(all)
     }
@@ -245,6 +315,23 @@ fn heard(kind: &str, data: &str) -> Option<News> {
     let values = all.iter().filter_map(attached).collect();
     let live = all.iter().filter_map(lease).collect();
     Some(News { is_whole: kind == "state", live, ended, values })
+}
+
+fn pool_of_name(value: &Json) -> Option<PoolOfName> {
+    Some(PoolOfName {
+        name: value["name"].as_str()?.into(),
+        count: value["count"].as_i64()?,
+        in_use: value["in_use"].as_i64()?,
+    })
+}
+
+fn slot_info(value: &Json) -> Option<SlotInfo> {
+    Some(SlotInfo {
+        position: value["position"].as_i64()?,
+        token: value["token"].as_i64()?,
+        expires_in: duration(&value["expires_in"]),
+        note: value["note"].as_str().map(str::to_owned),
+    })
 }
 
 fn known(value: &Json) -> Option<KnownName> {

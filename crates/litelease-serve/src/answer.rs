@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use litelease::rusqlite::types;
-use litelease::{PoolInfo, SlotInfo, Status};
+use litelease::{PoolInfo, SlotInfo, SlotRow, Status};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -465,32 +465,37 @@ impl Drop for Unsent {
 
 /// Writes the public state of a pool as JSON.
 pub(crate) fn state(state: &State) -> Value {
-    let slots = state.slots.iter().map(|row| {
-        let left_ms = row.slot.expires_at_ms.saturating_sub(state.now_ms).max(0);
-        let mut slot = json!({
-            "position": row.slot.position,
-            "token": row.slot.token,
-            "expires_in": (!row.slot.is_kept()).then(|| seconds(left_ms)),
-            "note": row.note,
-        });
-        if row.slot.is_kept() {
-            let kept_ms = row.kept_since_ms.map(|since| state.now_ms.saturating_sub(since).max(0));
-            slot["kept_for"] = kept_ms.map_or(Value::Null, seconds);
-        }
-        slot
+    let mut value = counts(state.info);
+    value["waiters"] = state.waiters.into();
+    value["slots"] = state.slots.iter().map(|row| held_slot(row, state.now_ms)).collect();
+    value
+}
+
+/// Writes how many slots a pool has and how many are lent out.
+pub(crate) fn counts(info: PoolInfo) -> Value {
+    json!({ "count": info.count, "in_use": info.in_use, "available": info.available() })
+}
+
+/// Writes a slot that is lent out, as every client may see it.
+pub(crate) fn held_slot(row: &SlotRow, now_ms: i64) -> Value {
+    let left_ms = row.slot.expires_at_ms.saturating_sub(now_ms).max(0);
+    let mut slot = json!({
+        "position": row.slot.position,
+        "token": row.slot.token,
+        "expires_in": (!row.slot.is_kept()).then(|| seconds(left_ms)),
+        "note": row.note,
     });
-    json!({
-        "count": state.info.count,
-        "in_use": state.info.in_use,
-        "available": state.info.available(),
-        "waiters": state.waiters,
-        "slots": slots.collect::<Vec<_>>(),
-    })
+    if row.slot.is_kept() {
+        let kept_ms = row.kept_since_ms.map(|since| now_ms.saturating_sub(since).max(0));
+        slot["kept_for"] = kept_ms.map_or(Value::Null, seconds);
+    }
+    slot
 }
 
 fn pool(id: &Id, info: PoolInfo) -> Value {
-    let (count, in_use, available) = (info.count, info.in_use, info.available());
-    json!({ "id": &**id, "count": count, "in_use": in_use, "available": available })
+    let mut value = counts(info);
+    value["id"] = (**id).into();
+    value
 }
 
 /// Writes a lease as JSON. By hand: this is the answer to most requests.

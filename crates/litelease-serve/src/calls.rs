@@ -34,6 +34,7 @@ pub(crate) enum CallKind {
     SlotBorrow,
     SlotRenew,
     SlotReturn,
+    Slots,
     Attach,
     Limit,
     Progress,
@@ -77,6 +78,7 @@ impl CallKind {
             CallKind::SlotBorrow => "slot_borrow",
             CallKind::SlotRenew => "slot_renew",
             CallKind::SlotReturn => "slot_return",
+            CallKind::Slots => "slots",
             CallKind::Attach => "attach",
             CallKind::Limit => "limit",
             CallKind::Progress => "progress",
@@ -210,6 +212,7 @@ pub(crate) enum Shape {
     QueueDeleted,
     Items,
     Queues,
+    Slots,
 }
 
 // Fields that several capabilities share.

@@ -152,6 +152,7 @@ impl Route {
                 | CallKind::Break
                 | CallKind::Leases
                 | CallKind::LeaseEvents
+                | CallKind::Slots
                 | CallKind::Attach
                 | CallKind::Limit
                 | CallKind::Checkpoint
@@ -378,6 +379,7 @@ impl App {
             | CallKind::SlotBorrow
             | CallKind::SlotRenew
             | CallKind::SlotReturn
+            | CallKind::Slots
             | CallKind::Attach
             | CallKind::Limit
             | CallKind::Progress
@@ -452,6 +454,7 @@ impl App {
             | CallKind::DeleteQueue => return self.call_on_queue(call, caller, key, fields).await,
             CallKind::Items => return self.items(caller, fields).await,
             CallKind::Queues => return self.queues(caller, fields).await,
+            CallKind::Slots => return self.slots(caller, fields).await,
             CallKind::Leases => {
                 let names = which(&fields)?;
                 let limit = fields.limit.unwrap_or(USUAL_LEASES);
@@ -637,25 +640,40 @@ impl App {
         let count = move |db: &Litelease, now_ms| {
             queues::count(db, &names, after.as_deref(), limit, now_ms)
         };
-        self.look_at_queues(Box::new(count)).await
+        self.look_beside(Box::new(count)).await
     }
 
     /// Lists items of a queue.
     async fn items(&self, caller: Caller, fields: Box<Fields>) -> Result<Response, HttpError> {
         let queue: Arc<str> = fields.name.unwrap_or_default().into();
-        let after = fields.after.map(|after| {
-            let refuse = || HttpError::new(400, "after must be the field next of the page before");
-            ItemPlace::parse(&after).ok_or_else(refuse)
-        });
+        let after = fields.after.map(|after| ItemPlace::parse(&after).ok_or_else(wrong_after));
         let (after, limit) = (after.transpose()?, fields.limit.unwrap_or(USUAL_LEASES));
         self.admit(caller, Scope::Observe, Which::One(queue.clone())).await?;
         let list = move |db: &Litelease, now_ms| queues::list(db, &queue, after, limit, now_ms);
-        self.look_at_queues(Box::new(list)).await
+        self.look_beside(Box::new(list)).await
     }
 
-    /// Looks at the queues of a file beside the committer, for one request at a time: it may take
+    /// Lists the held slots of the pool of a name, or the pools of which slots are held.
+    async fn slots(&self, caller: Caller, fields: Box<Fields>) -> Result<Response, HttpError> {
+        let names = which(&fields)?;
+        self.admit(caller, Scope::Observe, names.clone()).await?;
+        let (after, limit) = (fields.after, fields.limit.unwrap_or(USUAL_LEASES));
+        let look: queues::Look = match names {
+            Which::Under(prefix) => Box::new(move |db, now_ms| {
+                queues::pools(db, &prefix, after.as_deref(), limit, now_ms)
+            }),
+            Which::One(name) => {
+                let from = after.map(|after| after.parse::<u32>().map_err(|_| wrong_after()));
+                let from = from.transpose()?.map_or(0, |after| i64::from(after) + 1);
+                Box::new(move |db, now_ms| queues::slots(db, &name, from, limit, now_ms))
+            }
+        };
+        self.look_beside(look).await
+    }
+
+    /// Looks at the queues or pools of a file beside the committer, for one request at a time: it may take
     /// long. Where there is no file, the committer looks.
-    async fn look_at_queues(&self, look: queues::Look) -> Result<Response, HttpError> {
+    async fn look_beside(&self, look: queues::Look) -> Result<Response, HttpError> {
         let Some(file) = self.file.clone() else {
             let seen = self.ask(|reply| Job::Queues { look, reply }).await?;
             return Ok(respond(seen, &no_id(), &self.jobs));
@@ -665,7 +683,7 @@ impl App {
         match tokio::task::spawn_blocking(move || queues::look_in(&file, look, now_ms)).await {
             Ok(Ok(page)) => Ok(Response::json(200, &page)),
             Ok(Err(error)) => {
-                tracing::error!(kind = error.kind(), "the queues cannot be read");
+                tracing::error!(kind = error.kind(), "queues or pools cannot be read");
                 Err(JobError::Database.into())
             }
             Err(_) => Err(JobError::Database.into()),
@@ -893,6 +911,10 @@ fn check_json(call: &Call, head: &Head<'_>) -> Result<(), HttpError> {
         return Ok(());
     }
     Err(HttpError::new(415, "the body must be JSON: send Content-Type: application/json"))
+}
+
+fn wrong_after() -> HttpError {
+    HttpError::new(400, "after must be the field next of the page before")
 }
 
 /// Returns the names that a request asks for.

@@ -177,10 +177,40 @@ impl Store {
 
     /// The slots that are lent out, in the order of their positions. Needs no write lock.
     pub fn slots(&self, id: &str, when: When) -> Result<Vec<SlotRow>, Error> {
+        self.slots_from(id, 0, usize::MAX, when)
+    }
+
+    /// Lists at most `limit` of the slots that are lent out, from a position on.
+    pub fn slots_from(
+        &self,
+        id: &str,
+        from: i64,
+        limit: usize,
+        when: When,
+    ) -> Result<Vec<SlotRow>, Error> {
         self.with_context("list slots", None, || {
             let now_ms = when.now_ms();
             let pool = self.find_pool(id, now_ms)?.ok_or(Error::NoSuchPool)?;
-            self.with_kept_times(&pool, self.live_slots(&pool, now_ms)?)
+            let from = from.clamp(0, MAX_COUNT + 1);
+            self.with_kept_times(&pool, self.live_slots(&pool, from, limit, now_ms)?)
+        })
+    }
+
+    /// Lists at most `limit` of the pools of which slots are lent out, whose id begins with
+    /// `prefix` and comes after `after`, in the order of ids. Needs no write lock.
+    pub fn pools_in_use(
+        &self,
+        prefix: &str,
+        after: &str,
+        limit: usize,
+        when: When,
+    ) -> Result<Vec<(String, PoolInfo)>, Error> {
+        self.with_context("list the pools", None, || {
+            self.store_counts()?;
+            match self.verify_pools()? {
+                true => self.held_pools(prefix, after, limit, when.now_ms()),
+                false => Ok(Vec::new()),
+            }
         })
     }
 

@@ -129,7 +129,12 @@ SET lease = NULL, expires_at_ms = NULL, note = NULL, key = NULL WHERE slot = ?1"
 const PROLONG: &str = "UPDATE main.litelease_pool_slots SET expires_at_ms = ?2 WHERE slot = ?1";
 
 const LIST: &str = "SELECT position, token, expires_at_ms, note FROM main.litelease_pool_slots
-WHERE pool = +?1 AND expires_at_ms > ?2 ORDER BY slot";
+WHERE pool = +?1 AND expires_at_ms > ?2 AND +slot >= ?3 ORDER BY slot LIMIT ?4";
+
+/// The pools of which slots are lent out, from an id on, in the order of ids.
+const HELD_POOLS: &str = "SELECT id, count, used - (SELECT count(*)
+FROM main.litelease_pool_slots WHERE pool = number AND expires_at_ms <= ?2) AS held
+FROM main.litelease_pools WHERE id >= ?1 AND held > 0 ORDER BY id";
 
 const NEXT_EXPIRY: &str =
     "SELECT min(expires_at_ms) FROM main.litelease_pool_slots WHERE pool = +?1";
@@ -459,9 +464,42 @@ impl Store {
         self.changed(1, "a slot")
     }
 
-    pub(crate) fn live_slots(&self, pool: &PoolRow, now_ms: i64) -> Result<Vec<SlotRow>, Error> {
+    /// Lists pools of which slots are lent out, whose id begins with `prefix` and comes after
+    /// `after`.
+    pub(crate) fn held_pools(
+        &self,
+        prefix: &str,
+        after: &str,
+        limit: usize,
+        now_ms: i64,
+    ) -> Result<Vec<(String, PoolInfo)>, Error> {
+        let mut statement = self.connection.prepare(HELD_POOLS)?;
+        let values = [Value::Text(after.max(prefix)), Value::Integer(now_ms.min(KEPT - 1))];
+        let (mut run, mut pools) = (statement.run(&values)?, Vec::new());
+        while pools.len() < limit && run.step()? {
+            let id = run.column(0).and_then(Value::text).unwrap_or_default();
+            if !id.starts_with(prefix) {
+                break;
+            }
+            let [count, in_use] = [1, 2].map(|index| run.column(index).and_then(Value::integer));
+            if let (Some(count), Some(in_use), true) = (count, in_use, id > after) {
+                pools.push((id.to_owned(), PoolInfo { count, in_use }));
+            }
+        }
+        Ok(pools)
+    }
+
+    /// Lists the live slots of a pool from a position on.
+    pub(crate) fn live_slots(
+        &self,
+        pool: &PoolRow,
+        from: i64,
+        limit: usize,
+        now_ms: i64,
+    ) -> Result<Vec<SlotRow>, Error> {
+        let (first, limit) = (pool.slot(0) + from, i64::try_from(limit).unwrap_or(i64::MAX));
         let mut statement = self.connection.prepare(LIST)?;
-        let values = [pool.number, now_ms.min(KEPT - 1)].map(Value::Integer);
+        let values = [pool.number, now_ms.min(KEPT - 1), first, limit].map(Value::Integer);
         let mut run = statement.run(&values)?;
         let mut slots = Vec::new();
         while run.step()? {

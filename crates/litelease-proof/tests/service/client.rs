@@ -371,6 +371,23 @@ fn a_grant_is_trusted_from_the_start_of_its_request_however_late_the_answer_come
 }
 
 #[test]
+fn a_client_sees_who_holds_the_slots_of_a_name() {
+    let scene = Scene::new();
+    let (client, _proxy) = scene.client();
+    assert_eq!((client.pools("").unwrap(), client.slots("pool").unwrap()), (vec![], vec![]));
+    let options = || HoldOptions::new(Duration::from_secs(30));
+    let _first = client.hold_slot("pool", 3, options(), "nightly import").unwrap();
+    let second = client.hold_slot("pool", 3, options(), "").unwrap();
+    let pools = client.pools("po").unwrap();
+    assert_eq!((pools[0].name.as_str(), pools[0].in_use, pools[0].count), ("pool", 2, 3));
+    assert_eq!(client.pools("x").unwrap(), []);
+    let slots = client.slots("pool").unwrap();
+    assert_eq!((slots[0].position, slots[0].note.as_deref()), (0, Some("nightly import")));
+    assert_eq!((slots[1].position, slots[1].token), (1, second.held.token()));
+    assert!(slots[1].expires_in.is_some());
+}
+
+#[test]
 fn a_replayed_answer_prolongs_nothing() {
     let scene = Scene::new();
     let (client, proxy) = scene.client();

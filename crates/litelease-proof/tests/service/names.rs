@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use litelease::Litelease;
 use litelease_proof::command::{Desk, told};
 use litelease_proof::rig::{TestFolder, eventually};
-use litelease_proof::server::{Client, Response, Server};
+use litelease_proof::server::{Client, POOL, Response, Server};
 use serde_json::{Value, json};
 
 fn served(flags: &[&str]) -> (TestFolder, Server) {
@@ -495,6 +495,57 @@ fn events_tell_the_present_state_and_then_what_changes() {
     assert!(told.contains("event: state") && told.contains("two") && told.contains("local"));
 }
 
+#[test]
+fn held_slots_of_pools_by_name_are_listed_in_pages_and_without_secrets() {
+    let (place, server) = served(&[]);
+    let mut client = server.client();
+    let mut borrow = |name: &str, note: &str| {
+        let ask = json!({"name": name, "count": 3, "ttl": 60, "note": note});
+        let lent = v1(&mut client, "slot/borrow", ask);
+        assert_eq!(lent.status, 200, "{lent:?}");
+        lent.json()["lease"].as_str().unwrap().to_owned()
+    };
+    let leases = [borrow("b", "one"), borrow("b", "two"), borrow("a%/x", ""), borrow("c", "gone")];
+    v1(&mut client, "slot/return", json!({"name": "c", "lease": leases[3]}));
+    // A pool that is known by its UUID, and one of another program in the same file.
+    client.ask("PUT", &format!("/l/{POOL}"), &json!({"count": 1}), "").unwrap();
+    client.ask("POST", &format!("/l/{POOL}/borrow"), &json!({"ttl": 60}), "").unwrap();
+    let beside = place.open(Duration::from_secs(5));
+    beside.pools().register("zebra", 1).unwrap();
+    beside.pools().borrow("zebra", Duration::from_secs(60)).unwrap();
+    let mut slots = |query: &str| {
+        let answer = client.ask("GET", &format!("/v1/slots?{query}"), &Value::Null, "").unwrap();
+        let hidden = leases.iter().map(String::as_str).chain([POOL, "zebra", "name:"]);
+        for secret in hidden {
+            assert!(!answer.body.contains(secret), "{query}: {}", answer.body);
+        }
+        answer.json()
+    };
+    let pool = |name: &str, in_use: i64| json!({"name": name, "count": 3, "in_use": in_use, "available": 3 - in_use});
+    assert_eq!(slots(""), json!({"pools": [pool("a%/x", 1), pool("b", 2)], "next": null}));
+    let page = slots("limit=1");
+    assert_eq!(page, json!({"pools": [pool("a%/x", 1)], "next": "a%/x"}));
+    assert_eq!(slots("limit=1&after=a%25/x")["pools"], json!([pool("b", 2)]));
+    assert_eq!(slots("prefix=b")["pools"], json!([pool("b", 2)]));
+    assert_eq!(slots("prefix=%25")["pools"], json!([]));
+
+    let held = slots("name=b");
+    let (first, second) = (&held["pools"][0]["slots"][0], &held["pools"][0]["slots"][1]);
+    assert_eq!(first["position"], json!(0));
+    assert_eq!((&first["token"], &first["note"]), (&json!(1), &json!("one")));
+    assert!(first["expires_in"].as_f64().is_some_and(|left| left > 0.0 && left <= 60.0), "{first}");
+    assert_eq!((&second["position"], &held["next"]), (&json!(1), &Value::Null));
+    let page = slots("name=b&limit=1");
+    assert_eq!((&page["pools"][0]["in_use"], &page["next"]), (&json!(2), &json!("0")));
+    let rest = slots("name=b&limit=1&after=0");
+    assert_eq!(rest["pools"][0]["slots"].as_array().unwrap().len(), 1);
+    assert_eq!(rest["pools"][0]["slots"][0]["note"], json!("two"));
+    assert_eq!(slots("name=b&after=1")["pools"][0]["slots"], json!([]));
+    assert_eq!(slots("name=nothing"), json!({"pools": [], "next": null}));
+    let refused = client.ask("GET", "/v1/slots?name=b&after=x", &Value::Null, "").unwrap();
+    assert_eq!(refused.status, 400, "{refused:?}");
+}
+
 /// All calls on names, as a client with the right key would make them.
 fn calls(grant: &Value) -> Vec<(&'static str, String, Value, &'static str)> {
     vec![
@@ -539,6 +590,9 @@ fn calls(grant: &Value) -> Vec<(&'static str, String, Value, &'static str)> {
         ("GET", "/v1/queues?queue=n".into(), Value::Null, "observe"),
         ("GET", "/v1/queues?prefix=n".into(), Value::Null, "observe"),
         ("GET", "/v1/queues".into(), Value::Null, "observe"),
+        ("GET", "/v1/slots?name=n".into(), Value::Null, "observe"),
+        ("GET", "/v1/slots?prefix=n".into(), Value::Null, "observe"),
+        ("GET", "/v1/slots".into(), Value::Null, "observe"),
     ]
 }
 

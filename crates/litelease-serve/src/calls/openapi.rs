@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Base, Call, CallKind, Field, FieldKind, POOLS, Shape, V1, all, queues};
+use super::{Base, Call, CallKind, Field, FieldKind, POOLS, Shape, V1, all, queues, slots};
 use crate::body::MOST_LEASES;
 
 /// The status codes of errors that every call has.
@@ -131,9 +131,9 @@ pub(crate) fn openapi(max_count: i64) -> Value {
             })),
         } },
     });
-    if let Value::Object(of_queues) = queues::schemas() {
-        for (name, schema) in of_queues {
-            document["components"]["schemas"][name] = schema;
+    for schemas in [queues::schemas(), slots::schemas()] {
+        for (name, schema) in schemas.as_object().into_iter().flatten() {
+            document["components"]["schemas"][name] = schema.clone();
         }
     }
     document
@@ -254,6 +254,7 @@ impl Shape {
             Shape::QueueDeleted => "QueueDeleted",
             Shape::Items => "Items",
             Shape::Queues => "Queues",
+            Shape::Slots => "Slots",
         }
     }
 }
