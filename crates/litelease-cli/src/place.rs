@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use litelease::rusqlite::types::Value;
 use litelease::{
-    ClaimResult, GrantRef, Lease, LeaseRow, Loss, LossSignal, RequestInfo, SlotRow, Status,
+    ClaimResult, GrantRef, Lease, LeaseRow, Loss, LossSignal, PoolInfo, RequestInfo, SlotRow,
+    Status,
 };
 
 use crate::Common;
@@ -47,11 +48,13 @@ pub(crate) trait Place: Send {
     fn inspect(&self, name: &str) -> Result<Option<Lease>>;
     /// Returns the known names: with `all` also those that nobody has.
     fn list(&self, all: bool) -> Result<Vec<LeaseRow>>;
-    /// Returns how many slots of all pools are held; `None` where that cannot be known.
-    fn slots_in_use(&self) -> Result<Option<i64>>;
+    /// Returns the names under which slots are held. An engine has no slots.
+    fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
+        Ok(Vec::new())
+    }
     /// Returns the slots that are held under a name.
     fn slots(&self, _name: &str) -> Result<Vec<SlotRow>> {
-        Err(not_here(&self.shown()))
+        Ok(Vec::new())
     }
     /// Returns names that may be meant by one that is not known.
     fn known(&self) -> Vec<String>;

@@ -161,6 +161,22 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.slots(id, self.when))
     }
 
+    /// Lists the pools whose id begins with `prefix` and of which slots are lent out, by id.
+    ///
+    /// ```
+    /// # litelease_doctest::memory!(db);
+    /// # let pools = db.pools();
+    /// pools.register("import/a", 4)?;
+    /// pools.register("import/b", 4)?;
+    /// pools.borrow("import/a", Duration::from_secs(30))?;
+    /// let in_use = pools.in_use("import/")?;
+    /// assert_eq!((in_use.len(), in_use[0].0.as_str(), in_use[0].1.in_use), (1, "import/a", 1));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn in_use(&self, prefix: &str) -> Result<Vec<(String, PoolInfo)>> {
+        lift(self.leases.verbs()?.pools_in_use(prefix, "", usize::MAX, self.when))
+    }
+
     /// Returns when the next lease of a pool expires, if it has one: then it is worth trying to
     /// borrow again.
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>> {

@@ -50,7 +50,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         remark(common, Value::Null, &nobody(&args.names, &*place)?)?;
     } else {
         say(&table(&listed, now_ms))?;
-        let slots = held_slots(&args.names, &*place)?.unwrap_or_default();
+        let slots = held_slots(&args.names, &*place)?;
         if !slots.is_empty() && !common.quiet {
             complain(&format!("litelease: {slots}"));
         }
@@ -68,34 +68,34 @@ fn nobody(names: &[String], place: &dyn Place) -> Result<String> {
     };
     let similar = names.iter().find_map(|name| similar_at(place, name));
     let slots = match held_slots(names, place)? {
-        Some(slots) if slots.is_empty() => slots,
-        Some(slots) => format!("; {slots}"),
-        None => "; a server does not list slots".into(),
+        slots if slots.is_empty() => slots,
+        slots => format!("; {slots}"),
     };
     Ok(format!("{what} in {}{}{slots}", place.shown(), hint(similar.as_ref())))
 }
 
-/// Says how many slots are held, of these names or of all, and how to see them; nothing if none is.
-/// `None` where that cannot be known.
-fn held_slots(names: &[String], place: &dyn Place) -> Result<Option<String>> {
-    let Some(all) = place.slots_in_use()? else { return Ok(None) };
-    let held = |count| match count {
-        1 => "1 slot is held".to_owned(),
-        count => format!("{count} slots are held"),
-    };
-    if names.is_empty() && all > 0 {
-        let way = "litelease status --slots NAME shows those of a name";
-        return Ok(Some(format!("{}: {way}", held(all))));
+/// How many pools are told in one line.
+const MOST_POOLS: usize = 10;
+
+/// Says which slots are held, of these names or of all, and how to see them; nothing if none is.
+fn held_slots(names: &[String], place: &dyn Place) -> Result<String> {
+    let mut pools = place.pools()?;
+    pools.retain(|(name, _)| names.is_empty() || names.contains(name));
+    let counts = pools
+        .iter()
+        .take(MOST_POOLS)
+        .map(|(name, pool)| format!("{} of {} of {}", pool.in_use, pool.count, printable(name)));
+    let mut said = counts.collect::<Vec<_>>().join(", ");
+    if pools.len() > MOST_POOLS {
+        said += &format!(" and of {} more names", pools.len() - MOST_POOLS);
     }
-    let mut said = Vec::new();
-    for name in names {
-        let (count, name) = (place.slots(name)?.len(), printable(name));
-        if count > 0 {
-            let held = held(i64::try_from(count).unwrap_or(i64::MAX));
-            said.push(format!("{held} under {name}: see litelease status --slots {name}"));
+    Ok(match &pools[..] {
+        [] => String::new(),
+        [(name, _)] => {
+            format!("slots held: {said}; see litelease status --slots {}", printable(name))
         }
-    }
-    Ok(Some(said.join("; ")))
+        _ => format!("slots held: {said}; see litelease status --slots NAME"),
+    })
 }
 
 /// Shows the slots of a name that are held.

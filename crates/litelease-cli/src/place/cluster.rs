@@ -198,11 +198,6 @@ impl Place for Engine {
         Ok(rows)
     }
 
-    fn slots_in_use(&self) -> Result<Option<i64>> {
-        // `run --slots` is refused on an engine.
-        Ok(Some(0))
-    }
-
     fn known(&self) -> Vec<String> {
         // A hint only: whatever goes wrong here is told by what was asked for.
         self.rows().unwrap_or_default().into_iter().map(|row| row.name).collect()

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use litelease::{
     BreakResult, ClaimResult, Error, GrantResult, Held, HeldSlot, HoldError, HoldOptions, Lease,
-    LeaseRow, ListedLease, Litelease, Loss, Reason, ReleaseResult, RenewResult, RequestInfo,
-    SlotRow, Status, TransferResult, Watch, pool_of_name,
+    LeaseRow, ListedLease, Litelease, Loss, PoolInfo, Reason, ReleaseResult, RenewResult,
+    RequestInfo, SlotRow, Status, TransferResult, Watch, pool_of_name,
 };
 
 use super::{
@@ -118,9 +118,11 @@ impl Place for File {
         Ok(rows.into_iter().filter(|row| all || is_live(row)).collect())
     }
 
-    fn slots_in_use(&self) -> Result<Option<i64>> {
-        let Some(db) = database::look(&self.common)? else { return Ok(Some(0)) };
-        Ok(Some(db.slots_in_use()?))
+    fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
+        let Some(db) = database::look(&self.common)? else { return Ok(Vec::new()) };
+        let start = pool_of_name("");
+        let named = db.pools().in_use(&start)?.into_iter();
+        Ok(named.map(|(id, info)| (id[start.len()..].to_owned(), info)).collect())
     }
 
     fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::{Duration, Instant};
 
-use litelease::{ClaimResult, Lease, LeaseRow, Loss, Reason};
+use litelease::{ClaimResult, KEPT, Lease, LeaseRow, Loss, PoolInfo, Reason, SlotRow};
 use litelease_client::{
-    Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, Slot, Watch,
+    Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, PoolOfName,
+    Slot, SlotInfo, Watch,
 };
 
 use super::file::{busy, none_free, not_named};
@@ -71,9 +72,14 @@ impl Server {
 
 /// Returns a lease as it is shown. Its end is counted on this machine's clock.
 fn info(lease: ServedLease) -> Lease {
-    let left_ms = i64::try_from(lease.expires_in.as_millis()).unwrap_or(i64::MAX);
-    let expires_at_ms = litelease::now_ms().saturating_add(left_ms);
+    let expires_at_ms = end_ms(lease.expires_in);
     Lease { name: lease.name, owner: lease.owner, token: lease.token, expires_at_ms }
+}
+
+/// Returns when so much time is over, on this machine's clock.
+fn end_ms(left: Duration) -> i64 {
+    let left_ms = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
+    litelease::now_ms().saturating_add(left_ms)
 }
 
 fn row(lease: ServedLease) -> LeaseRow {
@@ -85,6 +91,14 @@ fn row(lease: ServedLease) -> LeaseRow {
 fn known_row(known: KnownName) -> LeaseRow {
     let end_ms = known.left_ms.map(|left_ms| litelease::now_ms().saturating_add(left_ms));
     LeaseRow { name: known.name, tenure: known.owner.zip(end_ms), token: known.token }
+}
+
+/// Returns a held slot as it is shown, with its end on this machine's clock.
+fn slot_row(slot: SlotInfo) -> SlotRow {
+    let (position, token) = (slot.position, slot.token);
+    let expires_at_ms = slot.expires_in.map_or(KEPT, end_ms);
+    let slot_info = litelease::SlotInfo { position, token, expires_at_ms };
+    SlotRow { slot: slot_info, note: slot.note, kept_since_ms: None }
 }
 
 /// Returns what an error of the client means for the command.
@@ -207,9 +221,14 @@ impl Place for Server {
         Ok(leases.into_iter().map(row).collect())
     }
 
-    fn slots_in_use(&self) -> Result<Option<i64>> {
-        // No call of the service tells it.
-        Ok(None)
+    fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
+        let pools = self.client.pools("").map_err(failure)?;
+        let info = |pool: &PoolOfName| PoolInfo { count: pool.count, in_use: pool.in_use };
+        Ok(pools.into_iter().map(|pool| (pool.name.clone(), info(&pool))).collect())
+    }
+
+    fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
+        Ok(self.client.slots(name).map_err(failure)?.into_iter().map(slot_row).collect())
     }
 
     fn known(&self) -> Vec<String> {
@@ -296,12 +315,11 @@ impl Trust for OnServer {
 
 impl Tenure for OnServer {
     fn variables(&self) -> Vec<Variable> {
-        let left_ms = i64::try_from(self.0.trusted_for().as_millis()).unwrap_or(i64::MAX);
         let lease = Lease {
             name: self.0.name().into(),
             owner: self.0.owner().into(),
             token: self.0.token(),
-            expires_at_ms: litelease::now_ms().saturating_add(left_ms),
+            expires_at_ms: end_ms(self.0.trusted_for()),
         };
         of_lease(&lease, Some(self.0.secret()))
     }
