@@ -2,7 +2,7 @@
 //! `NO_COLOR`.
 
 use anstyle::{AnsiColor, Style};
-use litelease::{Identity, Lease, LeaseRow, Liveness, Status};
+use litelease::{Identity, Lease, LeaseRow, Liveness, SlotRow, Status};
 use serde_json::{Value, json};
 
 use crate::Common;
@@ -66,6 +66,31 @@ pub(crate) fn lease(lease: &Lease) -> Value {
         tenure: Some((lease.owner.clone(), lease.expires_at_ms)),
         token: lease.token,
     })
+}
+
+/// Returns a held slot as a lease. The note of its holder is the owner.
+pub(crate) fn slot_lease(row: &SlotRow) -> Lease {
+    let (slot, note) = (row.slot, row.note.clone().filter(|note| !note.is_empty()));
+    let (name, owner) = (format!("slot {}", slot.position), note.unwrap_or_else(|| "-".into()));
+    Lease { name, owner, token: slot.token, expires_at_ms: slot.expires_at_ms }
+}
+
+/// Returns held slots as JSON.
+pub(crate) fn slots(held: &[SlotRow]) -> Value {
+    let slot = |row: &SlotRow| {
+        let mut slot = lease(&slot_lease(row));
+        slot["note"] = row.note.clone().into();
+        slot["slot"] = row.slot.position.into();
+        if let Some(fields) = slot.as_object_mut() {
+            fields.retain(|field, _| field != "name" && field != "owner");
+        }
+        if row.slot.is_kept() {
+            slot["expires_at_ms"] = Value::Null;
+            slot["remaining_ms"] = Value::Null;
+        }
+        slot
+    };
+    held.iter().map(slot).collect()
 }
 
 /// Returns a row of the lease table as JSON.

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use litelease::rusqlite::types::Value;
 use litelease::{
-    ClaimResult, GrantRef, Lease, LeaseRow, Loss, LossSignal, PoolInfo, RequestInfo, SlotRow,
-    Status,
+    ClaimResult, GrantRef, HolderKind, Lease, LeaseRow, Loss, LossSignal, PoolInfo, RequestInfo,
+    SlotRow, Status,
 };
 
 use crate::Common;
@@ -261,9 +261,12 @@ fn of_slot(name: &str, position: i64, token: i64) -> Vec<Variable> {
     ]
 }
 
-/// Returns what operators see of a borrowed slot.
-fn note() -> String {
-    let who = litelease::Identity::of_parent();
-    let text = format!("litelease run, host {}, pid {}", who.host, std::process::id());
-    text.chars().take(100).collect()
+/// Returns what operators see of a borrowed slot: the text that names its process, or a shorter one
+/// where the name of the host is so long that it does not fit.
+fn note(kind: HolderKind) -> String {
+    let who = litelease::Identity::new(kind);
+    match who.to_string() {
+        text if text.len() <= 200 => text,
+        _ => format!("litelease run, pid {}, host {:.40}", who.pid, who.host),
+    }
 }

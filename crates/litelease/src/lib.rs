@@ -89,7 +89,7 @@ pub use litelease_core::{
     InvalidPermission, MAX_SHARDS, Permission, Scope, backoff, is_live, leaves_room,
 };
 #[doc(hidden)]
-pub use litelease_hold::ProcessGroup;
+pub use litelease_hold::{HolderKind, ProcessGroup};
 pub use litelease_hold::{Identity, Liveness, Loss, LossSignal};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, QueueInfo, Reader,

@@ -4,21 +4,24 @@ use std::io::{self, IsTerminal};
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, Table};
-use litelease::{Identity, KEPT, LeaseRow, SlotRow, Status};
-use serde_json::{Value, json};
+use litelease::{Identity, KEPT, Lease, LeaseRow, SlotRow, Status};
+use serde_json::Value;
 
 use crate::Common;
 use crate::duration::shown;
 use crate::exit::{Result, code};
 use crate::holder::Holder;
-use crate::output::{complain, entry, lines, owner, printable, process, remark, say, time_left};
+use crate::output::{
+    complain, entry, lines, owner, printable, process, remark, say, slot_lease, slots, time_left,
+};
 use crate::place::{self, Place};
 use crate::similar::{hint, similar_at};
 
 /// Show who has what, since when and for how long
 ///
 /// HELD is how long it has been held, LEFT how long the lease lasts unless it is renewed. User and
-/// command are those of the process that holds it, if it runs on this host.
+/// command are those of the process that holds it, if it runs on this host. The owner of a slot is
+/// what its holder has noted.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease status
@@ -49,7 +52,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     } else if listed.is_empty() {
         remark(common, Value::Null, &nobody(&args.names, &*place)?)?;
     } else {
-        say(&table(&listed, now_ms))?;
+        say(&table("NAME", &listed, now_ms))?;
         let slots = held_slots(&args.names, &*place)?;
         if !slots.is_empty() && !common.quiet {
             complain(&format!("litelease: {slots}"));
@@ -102,49 +105,29 @@ fn held_slots(names: &[String], place: &dyn Place) -> Result<String> {
 fn show_slots(name: &str, place: &dyn Place, common: &Common) -> Result<u8> {
     let held = place.slots(name)?;
     if common.json {
-        say(&Value::from_iter(held.iter().map(slot_entry)).to_string())?;
+        say(&slots(&held).to_string())?;
     } else if held.is_empty() {
         let text = format!("no slot of {} is held in {}", printable(name), place.shown());
         remark(common, Value::Null, &text)?;
     } else {
-        say(&slot_table(&held))?;
+        let rows: Vec<LeaseRow> = held.iter().map(slot_entry).collect();
+        say(&table("SLOT", &rows, litelease::now_ms()))?;
     }
     Ok(code::OK)
 }
 
-/// Returns when a slot ends, unless it is kept until it is returned.
-fn slot_end(row: &SlotRow) -> Option<i64> {
-    Some(row.slot.expires_at_ms).filter(|end_ms| *end_ms != KEPT)
+/// Returns a held slot as a row of the table, by its position.
+fn slot_entry(row: &SlotRow) -> LeaseRow {
+    let Lease { owner, token, expires_at_ms, .. } = slot_lease(row);
+    let name = row.slot.position.to_string();
+    LeaseRow { name, tenure: Some((owner, expires_at_ms)), token }
 }
 
-fn slot_entry(row: &SlotRow) -> Value {
-    json!({
-        "slot": row.slot.position,
-        "token": row.slot.token,
-        "expires_at_ms": slot_end(row),
-        "note": row.note,
-    })
-}
-
-fn slot_table(held: &[SlotRow]) -> String {
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(["SLOT", "TOKEN", "LEFT", "NOTE"]);
-    for row in held {
-        table.add_row([
-            row.slot.position.to_string(),
-            row.slot.token.to_string(),
-            slot_end(row).map_or("kept".into(), time_left),
-            cut(printable(row.note.as_deref().unwrap_or("-"))),
-        ]);
-    }
-    lines(&table)
-}
-
-fn table(listed: &[LeaseRow], now_ms: i64) -> String {
+fn table(first: &str, listed: &[LeaseRow], now_ms: i64) -> String {
     let mut table = Table::new();
     table
         .load_preset(NOTHING)
-        .set_header(["NAME", "OWNER", "TOKEN", "HELD", "LEFT", "PROCESS", "USER", "COMMAND"]);
+        .set_header([first, "OWNER", "TOKEN", "HELD", "LEFT", "PROCESS", "USER", "COMMAND"]);
     for lease in listed {
         let name = Cell::new(cut(printable(&lease.name)));
         let token = Cell::new(lease.token);
@@ -159,6 +142,7 @@ fn table(listed: &[LeaseRow], now_ms: i64) -> String {
                 let process = Cell::new(process).fg(colour);
                 let since_ms = Identity::parse(who).and_then(|who| who.since_ms());
                 let held = since_ms.map_or("-".into(), |since_ms| shown(now_ms - since_ms));
+                let left = if *expiry == KEPT { "kept".into() } else { time_left(*expiry) };
                 let (user, command) = Holder::of(who).map_or(("-".into(), "-".into()), |holder| {
                     let command = holder.line();
                     (holder.user, command)
@@ -168,7 +152,7 @@ fn table(listed: &[LeaseRow], now_ms: i64) -> String {
                     Cell::new(cut(owner(who))),
                     token,
                     held.into(),
-                    time_left(*expiry).into(),
+                    left.into(),
                     process,
                     user.into(),
                     command.into(),

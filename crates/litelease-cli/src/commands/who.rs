@@ -1,16 +1,17 @@
 //! `litelease who`: which process has a name.
 
-use litelease::{Identity, Liveness};
+use litelease::{Identity, KEPT, Lease, Liveness};
+use serde_json::{Value, json};
 
 use crate::Common;
 use crate::duration::shown;
 use crate::exit::{Result, code};
 use crate::holder::Holder;
-use crate::output::{answer, lease, printable, remark, time_left};
+use crate::output::{answer, lease, printable, remark, slot_lease, slots, time_left};
 use crate::place;
 use crate::similar::{hint, similar_at};
 
-/// Show which process has a name, since when and for how long
+/// Show which process has a name or its slots, since when and for how long
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   litelease who nightly    exit code 1: nobody has it")]
@@ -23,13 +24,26 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let place = place::open(common)?;
     let name = printable(&args.name);
-    let Some(current) = place.inspect(&args.name)? else {
+    if let Some(current) = place.inspect(&args.name)? {
+        answer(common, lease(&current), &format!("{name}: {}", described(&current)))?;
+        return Ok(code::OK);
+    }
+    let held = place.slots(&args.name)?;
+    if held.is_empty() {
         let similar = similar_at(&*place, &args.name);
         let text = format!("{name}: nobody has it in {}{}", place.shown(), hint(similar.as_ref()));
-        remark(common, serde_json::Value::Null, &text)?;
+        remark(common, Value::Null, &text)?;
         return Ok(code::NO);
-    };
-    let mut text = format!("{name}: token {}, ", current.token);
+    }
+    let line = |slot: Lease| format!("{name} {}: {}", slot.name, described(&slot));
+    let lines: Vec<String> = held.iter().map(slot_lease).map(line).collect();
+    answer(common, json!({ "name": args.name, "slots": slots(&held) }), &lines.join("\n"))?;
+    Ok(code::OK)
+}
+
+/// Describes a holder: its process, since when and for how long.
+fn described(current: &Lease) -> String {
+    let mut text = format!("token {}, ", current.token);
     match Identity::parse(&current.owner) {
         None => text += &format!("owner {}", printable(&current.owner)),
         Some(who) => {
@@ -47,7 +61,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             }
         }
     }
-    text += &format!("; lasts {} more unless renewed", time_left(current.expires_at_ms));
-    answer(common, lease(&current), &text)?;
-    Ok(code::OK)
+    match current.expires_at_ms {
+        KEPT => text + "; kept until it is returned",
+        end_ms => text + &format!("; lasts {} more unless renewed", time_left(end_ms)),
+    }
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use litelease::{
-    BreakResult, ClaimResult, Error, GrantResult, Held, HeldSlot, HoldError, HoldOptions, Lease,
-    LeaseRow, ListedLease, Litelease, Loss, PoolInfo, Reason, ReleaseResult, RenewResult,
-    RequestInfo, SlotRow, Status, TransferResult, Watch, pool_of_name,
+    BreakResult, ClaimResult, Error, GrantResult, Held, HeldSlot, HoldError, HoldOptions,
+    HolderKind, Lease, LeaseRow, ListedLease, Litelease, Loss, PoolInfo, Reason, ReleaseResult,
+    RenewResult, RequestInfo, SlotRow, Status, TransferResult, Watch, pool_of_name,
 };
 
 use super::{
@@ -172,8 +172,9 @@ impl Place for File {
             if db.pools().info(&pool)?.is_none_or(|info| info.count != count) {
                 db.pools().register(&pool, count)?;
             }
-            let slot = db.hold_slot(&pool, ask.ttl, ask.wait, &note())?;
-            let slot = slot.ok_or_else(|| none_free(&ask.name, count))?;
+            let note = note(HolderKind::Run { group: ask.group });
+            let slot = db.hold_slot(&pool, ask.ttl, ask.wait, &note)?;
+            let slot = slot.ok_or_else(|| none_free(self, &ask.name, count))?;
             return Ok(Box::new(SlotInFile { name: ask.name.clone(), slot }));
         }
         let held = db.hold(&ask.name, options(ask)).map_err(|error| match error {
@@ -217,10 +218,23 @@ pub(super) fn busy(current: &Lease) -> Failure {
     Failure::new(code::NO, "Busy", held_by(current)).because_of(output::lease(current))
 }
 
-/// All slots are taken.
-pub(super) fn none_free(name: &str, count: i64) -> Failure {
-    let text = format!("all {count} slots of {} are taken", printable(name));
-    Failure::new(code::NO, "Busy", text)
+/// How many holders of slots are named in one line.
+const MOST_HOLDERS: usize = 5;
+
+/// All slots are taken. Says by whom, as far as that can be read.
+pub(super) fn none_free(place: &dyn Place, name: &str, count: i64) -> Failure {
+    let held = place.slots(name).unwrap_or_default();
+    let by = |slot: Lease| format!("{} by {}", slot.name, output::owner(&slot.owner));
+    let mut holders: Vec<String> =
+        held.iter().take(MOST_HOLDERS).map(output::slot_lease).map(by).collect();
+    if held.len() > MOST_HOLDERS {
+        holders.push(format!("{} more", held.len() - MOST_HOLDERS));
+    }
+    let mut text = format!("all {count} slots of {} are taken", printable(name));
+    if !holders.is_empty() {
+        text += &format!(": {}", holders.join(", "));
+    }
+    Failure::new(code::NO, "Busy", text).because_of(output::slots(&held))
 }
 
 fn options(ask: &Ask) -> HoldOptions {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::{Duration, Instant};
 
-use litelease::{ClaimResult, KEPT, Lease, LeaseRow, Loss, PoolInfo, Reason, SlotRow};
+use litelease::{ClaimResult, HolderKind, KEPT, Lease, LeaseRow, Loss, PoolInfo, Reason, SlotRow};
 use litelease_client::{
     Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, PoolOfName,
     Slot, SlotInfo, Watch,
@@ -265,8 +265,13 @@ impl Place for Server {
     fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>> {
         let options = HoldOptions::new(ask.ttl).wait(ask.wait);
         if let Some(count) = ask.slots {
-            let slot = self.client.hold_slot(&ask.name, count, options, &note());
-            let slot = slot.map_err(|error| not_lent(error, &ask.name, i64::from(count)))?;
+            // As with names, no process on the server's file judges whether a client is dead.
+            let note = note(HolderKind::Claim);
+            let slot = self.client.hold_slot(&ask.name, count, options, &note);
+            let slot = slot.map_err(|error| match error {
+                Error::NoneFree => none_free(self, &ask.name, i64::from(count)),
+                error => failure(error),
+            })?;
             return Ok(Box::new(Lent { name: ask.name.clone(), slot }));
         }
         let held = self.client.hold(&ask.name, options).map_err(failure)?;
@@ -284,13 +289,6 @@ impl Place for Server {
 
 /// The longest time between two looks at the clock.
 const LONGEST: Duration = Duration::from_secs(3600);
-
-fn not_lent(error: Error, name: &str, count: i64) -> Failure {
-    match error {
-        Error::NoneFree => none_free(name, count),
-        error => failure(error),
-    }
-}
 
 /// Returns how all of these names begin.
 fn common_start(names: &[String]) -> String {
