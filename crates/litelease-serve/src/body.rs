@@ -191,6 +191,9 @@ impl Fields {
                 None => return refuse("a number of seconds, 0 or more"),
             },
             FieldKind::Note => match value {
+                Value::String(note) if is_of_process(&note) => {
+                    return refuse("another text: those of this form belong to hold and run");
+                }
                 Value::String(note) if note.len() <= 200 => self.note = Some(note),
                 _ => return refuse("a text of at most 200 bytes"),
             },
@@ -300,8 +303,8 @@ fn is_uuid(text: &str) -> bool {
     text.len() == 36 && uuid::Uuid::try_parse(text).is_ok()
 }
 
-/// Checks whether `hold` or `run` makes such an owner text. A lease under it would be taken over
-/// when its process has ended.
+/// Checks whether `hold` or `run` makes such an owner text or note. A lease under it would be taken
+/// over when its process has ended.
 fn is_of_process(owner: &str) -> bool {
     litelease::Identity::parse(owner).is_some_and(|who| who.is_holder())
 }

@@ -671,8 +671,8 @@ impl App {
         self.look_beside(look).await
     }
 
-    /// Looks at the queues or pools of a file beside the committer, for one request at a time: it may take
-    /// long. Where there is no file, the committer looks.
+    /// Looks at the queues or pools of a file beside the committer, for one request at a time: it may
+    /// take long. Where there is no file, the committer looks.
     async fn look_beside(&self, look: queues::Look) -> Result<Response, HttpError> {
         let Some(file) = self.file.clone() else {
             let seen = self.ask(|reply| Job::Queues { look, reply }).await?;

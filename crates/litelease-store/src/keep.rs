@@ -33,7 +33,7 @@ const SINCE: &str = "SELECT slot & 1048575, since_ms FROM main.litelease_kept_sl
 WHERE slot BETWEEN ?1 << 20 AND ?1 << 20 | 1048575";
 
 const AT_POSITION: &str = "SELECT position, token, expires_at_ms
-FROM main.litelease_pool_slots WHERE slot = ?1 AND token = ?2 AND expires_at_ms = ?3";
+FROM main.litelease_pool_slots WHERE slot = ?1 AND token = ?2 AND expires_at_ms >= ?3";
 
 /// The slots of all pools that are kept.
 const ALL_KEPT: &str =
@@ -77,11 +77,34 @@ impl Store {
     /// Frees a kept slot that a list has shown, for an operator. Answers whether it was kept under
     /// this token.
     pub fn free_kept_slot(&self, id: &str, position: i64, token: i64) -> Result<bool, Error> {
+        self.free_slot_ending_from(id, position, token, || KEPT)
+    }
+
+    /// Frees any slot that a list has shown: for an operator, or because its holder is dead. Answers
+    /// whether it was live under this token, which no other lease has.
+    pub fn break_slot(
+        &self,
+        id: &str,
+        position: i64,
+        token: i64,
+        when: When,
+    ) -> Result<bool, Error> {
+        self.free_slot_ending_from(id, position, token, || when.now_ms().saturating_add(1))
+    }
+
+    /// Frees the slot that has this token, if its lease ends at that time or later.
+    fn free_slot_ending_from(
+        &self,
+        id: &str,
+        position: i64,
+        token: i64,
+        end_ms: impl Fn() -> i64,
+    ) -> Result<bool, Error> {
         self.with_context("free a slot", None, || {
             let boundary = self.boundary()?;
             let looked = || -> Result<(PoolRow, Option<SlotInfo>), Error> {
                 let pool = self.find_pool(id, i64::MIN)?.ok_or(Error::NoSuchPool)?;
-                Ok((pool, self.kept_at(&pool, position, token)?))
+                Ok((pool, self.slot_at(&pool, position, token, end_ms())?))
             };
             if boundary.may_look_first() && looked()?.1.is_none() {
                 return Ok(false);
@@ -160,14 +183,15 @@ impl Store {
         Ok(slots)
     }
 
-    fn kept_at(
+    fn slot_at(
         &self,
         pool: &PoolRow,
         position: i64,
         token: i64,
+        end_ms: i64,
     ) -> Result<Option<SlotInfo>, Error> {
         let mut statement = self.connection.prepare(AT_POSITION)?;
-        let values = [pool.slot(position), token, KEPT].map(Value::Integer);
+        let values = [pool.slot(position), token, end_ms].map(Value::Integer);
         let mut run = statement.run(&values)?;
         if !run.step()? {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Slots that are kept: the verbs of [`Pools`] on them.
+//! Slots that are kept, and slots that an operator frees: the verbs of [`Pools`] on them.
 
 use crate::error::lift;
 use crate::{Pools, Result};
@@ -44,5 +44,23 @@ impl Pools<'_> {
     /// ```
     pub fn free_kept(&self, id: &str, position: i64, token: i64) -> Result<bool> {
         lift(self.leases.verbs()?.free_kept_slot(id, position, token))
+    }
+
+    /// Ends any holder's lease on a slot, for an operator who has its position and token from
+    /// [`slots`](Pools::slots). Returns whether the slot was lent out under this token.
+    ///
+    /// The holder learns of it at its next renewal. The next borrower gets a larger token.
+    ///
+    /// ```
+    /// # litelease_doctest::memory!(db);
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 1)?;
+    /// let stuck = pools.borrow("importers", Duration::from_secs(3600))?.unwrap();
+    /// assert!(pools.break_slot("importers", 0, stuck.slot.token)?);
+    /// assert!(pools.renew("importers", &stuck.lease_id, Duration::from_secs(30))?.is_none());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn break_slot(&self, id: &str, position: i64, token: i64) -> Result<bool> {
+        lift(self.leases.verbs()?.break_slot(id, position, token, self.when))
     }
 }

@@ -9,7 +9,8 @@ use litelease_hold::{
 use crate::hold::{busy_timeout, keep};
 use crate::kept_rows::KeptRows;
 use crate::{
-    BorrowOptions, Borrowed, Error, HoldError, Litelease, Loss, LossSignal, Lost, Result, SlotInfo,
+    BorrowOptions, Borrowed, Error, HoldError, Identity, Litelease, Loss, LossSignal, Lost, Result,
+    SlotInfo, SlotRow,
 };
 
 /// A slot that this process holds. Dropping it returns the slot. Made by
@@ -43,7 +44,8 @@ pub(crate) static SLOTS: ProcessKeeper = ProcessKeeper::new();
 impl Litelease {
     /// Borrows a slot and keeps it alive in the background until it is returned or lost. Waits for
     /// a free one for at most `wait`; waiters are not queued. Returns `None` if no slot came free.
-    /// `note` tells operators who and why.
+    /// `note` tells operators who and why. If it is the text of an [`Identity`] that holds, as
+    /// `litelease run --slots` notes it, a successor takes the slot over when that process is dead.
     ///
     /// ```
     /// # litelease_doctest::file!(db);
@@ -74,6 +76,8 @@ impl Litelease {
                 }
                 // Waiting for the write lock has taken too long: it was over on arrival.
                 self.pools().return_slot(pool, &borrowed.lease_id)?;
+            } else if self.free_dead_slots(pool)? {
+                continue;
             }
             let left = wait.saturating_sub(SystemClock.now().saturating_sub(begin));
             if left.is_zero() {
@@ -94,6 +98,20 @@ impl Litelease {
                 Err(error)
             }
         }
+    }
+}
+
+impl Litelease {
+    /// Frees the slots of a pool whose holder is dead by its note. Returns whether there was one.
+    fn free_dead_slots(&self, pool: &str) -> Result<bool> {
+        let holder = |row: &SlotRow| row.note.as_deref().and_then(Identity::parse);
+        let mut is_freed = false;
+        for row in self.pools().slots(pool)? {
+            if !row.slot.is_kept() && holder(&row).is_some_and(|holder| holder.is_dead()) {
+                is_freed |= self.pools().break_slot(pool, row.slot.position, row.slot.token)?;
+            }
+        }
+        Ok(is_freed)
     }
 }
 

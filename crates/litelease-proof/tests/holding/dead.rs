@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP};
-use litelease::{ClaimResult, HoldOptions, Identity, Litelease, Liveness};
+use litelease::{BorrowOptions, ClaimResult, HoldOptions, Identity, Litelease, Liveness};
 use litelease_hold::{HolderKind, PidScope};
 use litelease_proof::command::{Desk, Run, is_gone, is_running, kill, stays, told};
 use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, eventually, tell, worker};
@@ -448,6 +448,73 @@ fn a_run_that_is_killed_with_everything_in_it_is_succeeded_at_once() {
     assert_eq!((code, said.as_str()), (0, "2\n"));
     assert!(begin.elapsed() < SOON);
     drop(run.end());
+}
+
+#[test]
+fn a_slot_of_a_run_that_is_killed_with_everything_in_it_is_lent_again_at_once() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "10m", "--slots", "1", "x"], "echo $$ > child; sleep 600; :");
+    let child = desk.pid("child");
+    let next = |wait: &str| {
+        let script = "echo $LITELEASE_SLOT $LITELEASE_TOKEN";
+        let words = ["run", "--slots", "1", "-w", wait, "x", "--", "sh", "-c", script];
+        let (code, said, _) = told(&desk.run(&words));
+        (code, said)
+    };
+    assert_eq!(next("0s"), (1, String::new()), "its holder lives");
+    kill(-child, SIGKILL);
+    run.signal(SIGKILL);
+    // The wrapper may have been quick enough to return it.
+    assert_eq!(next("60s"), (0, "0 2\n".into()));
+    drop(run.end());
+}
+
+#[test]
+fn a_slot_of_a_killed_run_is_not_lent_again_before_its_group_has_ended() {
+    let desk = Desk::new();
+    let script = "sh -c 'echo $$ > grandchild; exec sleep 600' & echo $$ > child; wait";
+    let run = desk.start(&["--ttl", "10m", "--slots", "1", "x"], script);
+    let (child, grandchild) = (desk.pid("child"), desk.pid("grandchild"));
+    kill_with_sentinel(&run, child);
+    let next = |wait: &str| desk.run(&["run", "--slots", "1", "-w", wait, "x", "--", "true"]);
+    assert_eq!(told(&next("1s")).0, 1, "its group is at work");
+    kill(grandchild, SIGKILL);
+    assert_eq!(told(&next("60s")).0, 0);
+    drop(run.end());
+}
+
+#[test]
+fn only_a_slot_whose_note_names_a_dead_holder_is_lent_again_early() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let mut child = Command::new("true").spawn().unwrap();
+    let me = Identity::new(HolderKind::Hold);
+    // Started before this process, by the number of one that has ended: such a process is gone.
+    let dead = Identity { pid: child.id(), ..me.clone() };
+    child.wait().unwrap();
+    let caller = Identity {
+        holder: me.holder.clone().map(|(at, _)| (at, HolderKind::Claim)),
+        ..dead.clone()
+    };
+    let elsewhere = Identity { host: "elsewhere".into(), ..dead.clone() };
+    db.pools().register("x", 1).unwrap();
+    for (note, is_dead) in
+        [(me, false), (caller, false), (elsewhere, false), (dead.clone(), true), (dead, false)]
+    {
+        let options = BorrowOptions { note: Some(&note.to_string()), key: None };
+        let lent = db.pools().borrow_with("x", LONG, options).unwrap().unwrap();
+        // The last one is kept until it is returned, whoever is dead.
+        let is_kept = note.is_dead() && !is_dead;
+        assert!(!is_kept || db.pools().keep("x", &lent.lease_id).unwrap());
+        let next = db.hold_slot("x", LONG, Duration::ZERO, "next").unwrap();
+        assert_eq!(next.is_some(), is_dead, "{note}");
+        if let Some(next) = next {
+            assert!(next.token() > lent.slot.token);
+            next.give_back().unwrap();
+        }
+        let was_held = db.pools().return_slot("x", &lent.lease_id).unwrap();
+        assert_eq!(was_held, !is_dead);
+    }
 }
 
 /// Process 1 of most containers reaps nothing: what is killed there stays as a zombie in its group.

@@ -123,6 +123,7 @@ fn bad_input_on_names_is_refused_with_one_sentence_and_changes_nothing() {
     let mut client = server.client();
     let of_hold = litelease::Identity::new(litelease_hold::HolderKind::Hold).to_string();
     let held = json!({"name": "x", "owner": of_hold, "ttl": 1});
+    let noted = json!({"name": "x", "count": 1, "ttl": 1, "note": of_hold});
     for (call, body, words) in [
         ("claim", json!({"name": "x", "owner": "a"}), "ttl is missing"),
         ("claim", json!({"name": "x", "ttl": 1}), "owner is missing"),
@@ -135,6 +136,7 @@ fn bad_input_on_names_is_refused_with_one_sentence_and_changes_nothing() {
         ("claim", json!({"name": "x", "owner": "a", "ttl": 1, "min_token": 1_i64 << 53}), "2^53"),
         ("claim", json!({"name": "x", "owner": "a", "ttl": 1, "token": 1}), "unknown field"),
         ("claim", held, "those of this form belong to hold and run"),
+        ("slot/borrow", noted, "those of this form belong to hold and run"),
         ("renew", json!({"grant": "x"}), "ttl is missing"),
         ("renew", json!({"name": "x", "owner": "a", "ttl": 1}), "known are grant, ttl"),
         ("release", json!({}), "grant is missing"),

@@ -224,3 +224,29 @@ fn a_borrow_costs_the_same_beside_any_number_of_kept_slots() {
     let (beside_one, beside_many) = (keep(1), keep(200));
     assert_eq!(beside_one, beside_many);
 }
+
+#[test]
+fn a_broken_slot_is_free_for_others_and_its_holder_is_refused() {
+    let db = memory();
+    let (pools, ttl) = (db.pools(), Duration::from_millis(50));
+    pools.register("few", 2).unwrap();
+    let old = pools.at(100).borrow("few", ttl).unwrap().unwrap();
+    let other = pools.at(100).borrow("few", ttl).unwrap().unwrap();
+    let broken = |at_ms, position, token| pools.at(at_ms).break_slot("few", position, token);
+    for (at_ms, position, token) in [(149, 1, 1), (149, 0, 2), (149, 1 << 20, 1), (150, 0, 1)] {
+        assert!(!broken(at_ms, position, token).unwrap(), "{at_ms} {position} {token}");
+    }
+    assert!(broken(149, 0, old.slot.token).unwrap());
+    assert!(!broken(149, 0, old.slot.token).unwrap());
+    assert_eq!(pools.at(149).renew("few", &old.lease_id, ttl).unwrap(), None);
+    assert!(!pools.at(149).return_slot("few", &old.lease_id).unwrap());
+    let next = pools.at(149).borrow("few", ttl).unwrap().unwrap();
+    assert_eq!((next.slot.position, next.slot.token), (0, 3));
+    // Who has read the list before does not end the successor.
+    assert!(!broken(149, 0, old.slot.token).unwrap());
+    assert!(pools.at(149).renew("few", &other.lease_id, ttl).unwrap().is_some());
+    assert!(pools.at(149).keep("few", &next.lease_id).unwrap());
+    assert!(broken(1_000, 0, next.slot.token).unwrap(), "a slot that is kept, too");
+    assert_eq!(pools.at(1_000).info("few").unwrap().unwrap().in_use, 0);
+    assert!(matches!(pools.break_slot("none", 0, 1), Err(Error::NoSuchPool)));
+}
