@@ -43,6 +43,10 @@ pub(crate) trait Place: Send {
     fn transfer(&self, grant: &GrantArgument, to: &str, ttl: Duration) -> Result<Verdict<Lease>>;
     /// Returns the owner and the token that was broken.
     fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>>;
+    /// Ends any holder's lease on a slot. Returns whether the slot was held under this token.
+    fn break_slot(&self, _name: &str, _position: i64, _token: i64) -> Result<bool> {
+        Err(not_here(&self.shown()))
+    }
     /// Ends a lease whose token could not be told to its caller.
     fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>>;
     fn inspect(&self, name: &str) -> Result<Option<Lease>>;

@@ -242,6 +242,12 @@ impl AsyncClient {
         self.run(move |client| client.slots(&name)).await
     }
 
+    /// Ends any holder's lease on a slot, like [`Client::break_slot`].
+    pub async fn break_slot(&self, name: &str, position: i64, token: i64) -> Result<bool, Error> {
+        let name = name.to_owned();
+        self.run(move |client| client.break_slot(&name, position, token)).await
+    }
+
     /// Attaches a value to a grant like [`Client::attach`].
     pub async fn attach(&self, grant: &Grant, value: impl Into<Value>) -> Result<(), Error> {
         let (grant, value) = (grant.clone(), value.into());

@@ -340,6 +340,18 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Ends any holder's lease on a slot of the pool that has this name. Returns whether the slot
+    /// was lent out under this token; [`slots`](Client::slots) shows both.
+    pub fn break_slot(&self, name: &str, position: i64, token: i64) -> Result<bool, Error> {
+        let body = json!({ "name": name, "position": position, "token": token });
+        match self.transport.call("slot/break", &unique(), &body, PATIENCE) {
+            Outcome::Done(value) => value["returned"].as_bool().ok_or_else(nonsense),
+            outcome => Err(outcome.into_error()),
+        }
+    }
+}
+
 impl Times {
     /// Returns until when the client may act on what was granted: from the start of the first
     /// request on. `None` if so much time has passed that it was waited for, or nearly so: then it

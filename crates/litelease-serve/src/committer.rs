@@ -205,6 +205,7 @@ impl Committer {
             | Job::Many(_)
             | Job::Return { .. }
             | Job::Renew { .. }
+            | Job::BreakSlot { .. }
             | Job::Keep { .. }) => self.inbox.push(job),
         }
     }

@@ -152,6 +152,7 @@ impl Route {
                 | CallKind::Break
                 | CallKind::Leases
                 | CallKind::LeaseEvents
+                | CallKind::SlotBreak
                 | CallKind::Slots
                 | CallKind::Attach
                 | CallKind::Limit
@@ -379,6 +380,7 @@ impl App {
             | CallKind::SlotBorrow
             | CallKind::SlotRenew
             | CallKind::SlotReturn
+            | CallKind::SlotBreak
             | CallKind::Slots
             | CallKind::Attach
             | CallKind::Limit
@@ -455,6 +457,7 @@ impl App {
             CallKind::Items => return self.items(caller, fields).await,
             CallKind::Queues => return self.queues(caller, fields).await,
             CallKind::Slots => return self.slots(caller, fields).await,
+            CallKind::SlotBreak => return self.break_slot(caller, &name, fields).await,
             CallKind::Leases => {
                 let names = which(&fields)?;
                 let limit = fields.limit.unwrap_or(USUAL_LEASES);
@@ -532,6 +535,19 @@ impl App {
             }
         };
         self.call(of_kind(kind)?, id, key, fields, timer).await
+    }
+
+    async fn break_slot(
+        &self,
+        caller: Caller,
+        name: &str,
+        fields: Box<Fields>,
+    ) -> Result<Response, HttpError> {
+        self.admit(caller, Scope::Operate, Which::One(name.into())).await?;
+        let id = Id::Pool(litelease::pool_of_name(name).into());
+        let (position, token) = (fields.count, fields.min_token);
+        let job = |reply| Job::BreakSlot { id: id.clone(), position, token, reply };
+        Ok(respond(self.ask(job).await?, &id, &self.jobs))
     }
 
     async fn claim(
@@ -671,8 +687,8 @@ impl App {
         self.look_beside(look).await
     }
 
-    /// Looks at the queues or pools of a file beside the committer, for one request at a time: it may
-    /// take long. Where there is no file, the committer looks.
+    /// Looks at the queues or pools of a file beside the committer, for one request at a time: it
+    /// may take long. Where there is no file, the committer looks.
     async fn look_beside(&self, look: queues::Look) -> Result<Response, HttpError> {
         let Some(file) = self.file.clone() else {
             let seen = self.ask(|reply| Job::Queues { look, reply }).await?;

@@ -86,6 +86,13 @@ pub(crate) enum Job {
         ttl_ms: i64,
         reply: Reply,
     },
+    /// Ends any holder's lease on a slot.
+    BreakSlot {
+        id: Id,
+        position: i64,
+        token: i64,
+        reply: Reply,
+    },
     /// A verb on a name, except a claim.
     Named(NamedJob),
     /// A verb on a queue, except a receive.
@@ -156,6 +163,7 @@ impl Job {
             | Job::Delete { id, reply }
             | Job::Return { id, reply, .. }
             | Job::Renew { id, reply, .. }
+            | Job::BreakSlot { id, reply, .. }
             | Job::Keep { id, reply, .. }
             | Job::Look { id, reply, .. } => Some((id, reply)),
             Job::Grant(job) => Some((job.id, job.reply)),

@@ -80,8 +80,8 @@ impl Store {
         self.free_slot_ending_from(id, position, token, || KEPT)
     }
 
-    /// Frees any slot that a list has shown: for an operator, or because its holder is dead. Answers
-    /// whether it was live under this token, which no other lease has.
+    /// Frees any slot that a list has shown: for an operator, or because its holder is dead.
+    /// Answers whether it was live under this token, which no other lease has.
     pub fn break_slot(
         &self,
         id: &str,

@@ -98,6 +98,11 @@ impl Place for File {
         })
     }
 
+    fn break_slot(&self, name: &str, position: i64, token: i64) -> Result<bool> {
+        let db = database::open_existing(&self.common)?;
+        Ok(db.pools().break_slot(&pool_of_name(name), position, token)?)
+    }
+
     fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
         Ok(released(database::open_existing(&self.common)?.release(lease)?))
     }

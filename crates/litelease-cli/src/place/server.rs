@@ -190,6 +190,10 @@ impl Place for Server {
         self.verdict(self.client.break_lease(name))
     }
 
+    fn break_slot(&self, name: &str, position: i64, token: i64) -> Result<bool> {
+        self.client.break_slot(name, position, token).map_err(failure)
+    }
+
     fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
         let (name, token, ttl) = (&lease.name, lease.token, Duration::from_secs(30));
         let grant = match grants::find(&self.url, name, token) {

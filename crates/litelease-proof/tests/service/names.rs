@@ -544,6 +544,24 @@ fn held_slots_of_pools_by_name_are_listed_in_pages_and_without_secrets() {
     assert_eq!(rest["pools"][0]["slots"][0]["note"], json!("two"));
     assert_eq!(slots("name=b&after=1")["pools"][0]["slots"], json!([]));
     assert_eq!(slots("name=nothing"), json!({"pools": [], "next": null}));
+    // An operator ends the first lease: its holder is refused, and a client that waits is served.
+    let ask = json!({"name": "b", "count": 2, "ttl": 60, "wait": 60}).to_string();
+    let mut waiter = server.client();
+    waiter.send("POST", "/v1/slot/borrow", &ask, "").unwrap();
+    let mut end = |position: i64, token: i64| {
+        v1(&mut client, "slot/break", json!({"name": "b", "position": position, "token": token}))
+            .json()
+    };
+    assert_eq!(end(0, 2), json!({"returned": false}));
+    assert_eq!(end(0, 1), json!({"returned": true}));
+    assert_eq!(end(0, 1), json!({"returned": false}));
+    let next = waiter.receive().unwrap().json();
+    assert_eq!(next["position"], json!(0));
+    assert!(next["token"].as_i64() > Some(4), "{next}");
+    let renewed = v1(&mut client, "slot/renew", json!({"name": "b", "lease": leases[0], "ttl": 1}));
+    assert_eq!(renewed.status, 409);
+    let nothing = v1(&mut client, "slot/break", json!({"name": "z", "position": 0, "token": 1}));
+    assert_eq!(nothing.status, 404);
     let refused = client.ask("GET", "/v1/slots?name=b&after=x", &Value::Null, "").unwrap();
     assert_eq!(refused.status, 400, "{refused:?}");
 }
@@ -592,6 +610,12 @@ fn calls(grant: &Value) -> Vec<(&'static str, String, Value, &'static str)> {
         ("GET", "/v1/queues?queue=n".into(), Value::Null, "observe"),
         ("GET", "/v1/queues?prefix=n".into(), Value::Null, "observe"),
         ("GET", "/v1/queues".into(), Value::Null, "observe"),
+        (
+            "POST",
+            "/v1/slot/break".into(),
+            json!({"name": "n", "position": 0, "token": 1}),
+            "operate",
+        ),
         ("GET", "/v1/slots?name=n".into(), Value::Null, "observe"),
         ("GET", "/v1/slots?prefix=n".into(), Value::Null, "observe"),
         ("GET", "/v1/slots".into(), Value::Null, "observe"),

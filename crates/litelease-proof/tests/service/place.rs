@@ -120,6 +120,12 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_a_server() {
         "run --slots 2 few -- litelease who few --json | sed 's/ boot .*\",\"pid/\",\"pid/'",
         "run --slots 2 few -- litelease run -n --slots 1 few -- true",
         "who few",
+        "break few --slot 0 --yes",
+        "run --slots 2 few -- litelease break few --slot 1 --yes",
+        "run --slots 2 few -- litelease break few --slot 0",
+        "run --ttl 3s --slots 2 few -- sh -c 'litelease break few --slot 0 --yes; exec sleep 600' \
+         2> /dev/null",
+        "status --slots few",
         "status --slots few",
         "status --slots few --json",
         "run --value 10.0.0.7 leader -- litelease watch leader --for 2s",

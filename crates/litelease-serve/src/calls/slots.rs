@@ -43,6 +43,31 @@ pub(super) const CALLS: &[Call] = &[
         errors: &[404, 413, 415],
     },
     Call {
+        kind: CallKind::SlotBreak,
+        method: "post",
+        base: Base::V1,
+        under: "/slot/break",
+        does: "Ends the lease of any holder of a slot, if the slot is lent under this token",
+        fields: &[
+            POOL_NAME,
+            Field {
+                name: "position",
+                kind: FieldKind::Count,
+                required: true,
+                means: "the number of the slot",
+            },
+            Field {
+                name: "token",
+                kind: FieldKind::MinToken,
+                required: true,
+                means: "its token, so that no successor is ended",
+            },
+        ],
+        query: &[],
+        answer: Shape::Returned,
+        errors: &[404, 413, 415],
+    },
+    Call {
         kind: CallKind::Slots,
         method: "get",
         base: Base::V1,

@@ -77,6 +77,10 @@ impl Batch {
                 let done = pools.at(now_ms).return_slot(&id, &lease).map(Answer::Returned);
                 (id, reply, done)
             }
+            Job::BreakSlot { id, position, token, reply } => {
+                let broken = pools.at(now_ms).break_slot(&id, position, token);
+                (id, reply, broken.map(Answer::Returned))
+            }
             Job::Renew { id, lease, ttl_ms, reply } => {
                 let renewed = pools.at(now_ms).renew(&id, &lease, duration(ttl_ms));
                 let done = renewed.map(|renewed| match renewed {
