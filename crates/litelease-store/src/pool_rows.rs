@@ -12,7 +12,7 @@
 
 use litelease_core::{KEPT, MAX_COUNT, PoolInfo, PoolSnapshot, SlotInfo};
 
-use crate::schema::{Table, is_there, none_without_table};
+use crate::schema::{Table, are_there, none_without_table};
 use crate::sqlite::{Statement, Value};
 use crate::statements::{CachedStatement, execute_once};
 use crate::{Error, Store};
@@ -314,12 +314,7 @@ impl Store {
     /// Makes sure that the tables of pools are ours, and answers whether they are there.
     pub(crate) fn verify_pools(&self) -> Result<bool, Error> {
         self.verify()?;
-        let pools = is_there(self.connection, &POOLS)?;
-        match (pools, is_there(self.connection, &SLOTS)?) {
-            (true, false) => Err(SLOTS.mismatch("it is missing".into())),
-            (false, true) => Err(POOLS.mismatch("it is missing".into())),
-            (there, _) => Ok(there),
-        }
+        are_there(self.connection, &[&POOLS, &SLOTS])
     }
 
     /// The pool called `id`, if there is one.

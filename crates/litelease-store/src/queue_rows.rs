@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use litelease_core::{DEFAULT_ATTEMPTS, Delivery, Ended, Item};
 
-use crate::schema::{Table, create, is_there, none_without_table};
+use crate::schema::{Table, are_there, create, none_without_table};
 use crate::sqlite::{Run, Statement, Value};
 use crate::statements::{CachedStatement, execute_once};
 use crate::{Error, ItemPlace, Store};
@@ -327,18 +327,7 @@ impl Store {
                 return Err(Error::SchemaMismatch { table: name, reason });
             }
         }
-        let mut missing = None;
-        let mut found = false;
-        for table in TABLES {
-            match is_there(self.connection, table)? {
-                true => found = true,
-                false => missing = missing.or(Some(table)),
-            }
-        }
-        match missing {
-            Some(table) if found => Err(table.mismatch("it is missing".into())),
-            missing => Ok(missing.is_none()),
-        }
+        are_there(self.connection, &TABLES)
     }
 
     /// Creates the tables if they are missing.

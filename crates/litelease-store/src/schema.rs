@@ -214,6 +214,28 @@ pub(crate) fn is_there(connection: Connection, table: &Table) -> Result<bool, Er
     Ok(true)
 }
 
+/// Checks whether tables that are made together are there: all of them or none.
+///
+/// Another program may make them between two of these reads, which then see only some. They are
+/// made in one commit, so a second round sees all of them.
+pub(crate) fn are_there(connection: Connection, tables: &[&Table]) -> Result<bool, Error> {
+    let mut missing = None;
+    for _round in 0..2 {
+        let mut found = false;
+        missing = None;
+        for table in tables {
+            match is_there(connection, table)? {
+                true => found = true,
+                false => missing = missing.or(Some(table)),
+            }
+        }
+        if !found || missing.is_none() {
+            return Ok(found);
+        }
+    }
+    missing.map_or(Ok(true), |table| Err(table.mismatch("it is missing".into())))
+}
+
 /// Answers a query that found no table: no row. If the table is there by now, somebody made it
 /// after the query.
 pub(crate) fn none_without_table<T>(

@@ -486,3 +486,42 @@ fn statements_are_compiled_once_and_not_for_every_name() {
         assert_eq!(COMPILED.load(Ordering::Relaxed), 0, "with a floor: {purges}");
     }
 }
+
+/// A worker that was started before the first item was sent found some of the tables missing, and
+/// ended: another connection had made all of them between two of its reads.
+#[test]
+fn tables_that_another_connection_makes_between_two_reads_are_all_there() {
+    use litelease::rusqlite::hooks::{AuthContext, Authorization};
+    type Verb = fn(&Litelease) -> litelease::Result<()>;
+    let verbs: [(Verb, Verb); 2] = [
+        (|db| db.queue("mail").send("x").map(drop), |db| db.queue("mail").next_visible().map(drop)),
+        (|db| db.pools().register("p", 2).map(drop), |db| db.pools().info("p").map(drop)),
+    ];
+    for (make, read) in verbs {
+        let mut moments = 0..;
+        loop {
+            let moment = moments.next().unwrap();
+            let folder = TestFolder::new("WAL");
+            let maker = folder.open(LONG);
+            let mut conn = Connection::open(&folder.file).unwrap();
+            let mut compiled = 0;
+            let when = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+            let was_made = when.clone();
+            conn.authorizer(Some(move |_: AuthContext<'_>| {
+                if compiled == moment {
+                    make(&maker).unwrap();
+                    was_made.store(true, std::sync::atomic::Ordering::SeqCst);
+                }
+                compiled += 1;
+                Authorization::Allow
+            }))
+            .unwrap();
+            let reader = Litelease::from_connection(conn);
+            assert_eq!(read(&reader).map_err(|error| error.to_string()), Ok(()), "at {moment}");
+            if !when.load(std::sync::atomic::Ordering::SeqCst) {
+                assert!(moment > 10, "it reads more often than {moment} times");
+                break;
+            }
+        }
+    }
+}
