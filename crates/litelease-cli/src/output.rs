@@ -128,7 +128,8 @@ pub(crate) fn process(owner: &str) -> &'static str {
 /// Shortens an owner text for people: host and process, without the parts that only programs
 /// compare.
 pub(crate) fn owner(owner: &str) -> String {
-    let shown = Identity::parse(owner).map(|who| format!("{} pid {}", who.host, who.pid));
+    let shown =
+        Identity::parse(owner).map(|who| format!("{} pid {}", printable(&who.host), who.pid));
     shown.unwrap_or_else(|| printable(owner))
 }
 
@@ -151,4 +152,17 @@ pub(crate) fn printable(text: &str) -> String {
             false => vec![letter],
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Any client may choose an owner text that looks like one of ours.
+    #[test]
+    fn the_host_of_an_owner_text_reaches_no_terminal_as_it_is() {
+        let forged = format!("\u{1b}[31mevil\u{7} pid 1 {}", "0".repeat(32));
+        assert!(Identity::parse(&forged).is_some());
+        assert!(!owner(&forged).contains(['\u{1b}', '\u{7}']), "{:?}", owner(&forged));
+    }
 }

@@ -9,22 +9,24 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use litelease::rusqlite::types::Value;
 use litelease::{
-    ClaimResult, GrantRef, HolderKind, Lease, LeaseRow, Loss, LossSignal, PoolInfo, RequestInfo,
-    SlotRow, Status,
+    ClaimResult, GrantRef, HolderKind, Lease, LeaseRow, Loss, PoolInfo, SlotRow, Status,
 };
+use litelease_hold::Held;
 
 use crate::Common;
+use crate::database;
 use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result};
 use crate::output::printable;
 
 pub(crate) use cluster::Engine;
 pub(crate) use file::not_named;
-pub(crate) use server::{Lent, failure};
+pub(crate) use server::{failure, lent};
 
 /// The verbs that commands use.
 pub(crate) trait Place: Send {
@@ -67,7 +69,7 @@ pub(crate) trait Place: Send {
     /// Watches these names, or all if none is given.
     fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>>;
     /// Claims a name, or borrows a slot, and keeps it alive.
-    fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>>;
+    fn hold(&self, ask: &Ask) -> Result<Tenure>;
     /// Notes that the work under a grant goes on. Returns its name and token.
     fn progress(&self, _: &GrantArgument) -> Result<Verdict<(String, i64)>> {
         Err(not_here(&self.shown()))
@@ -151,25 +153,41 @@ pub(crate) struct Ask {
     pub(crate) slots: Option<u32>,
 }
 
-/// How long a lease can be trusted.
-pub(crate) trait Trust {
-    /// Returns for how long it can be trusted if no further renewal succeeds.
-    fn trusted_for(&self) -> Duration;
-    /// Returns why it is lost or, before that, why the last renewal failed.
-    fn reason(&self) -> Option<Loss>;
+/// A lease or a slot that is kept alive.
+pub(crate) struct Tenure {
+    pub(crate) held: Held,
+    /// The variables of the lease, for the environment of the command.
+    pub(crate) variables: Vec<Variable>,
+    /// How long a release tries, at most.
+    patience: Duration,
+    /// The file of the lease, where a release that finds it locked is tried again.
+    file: Option<PathBuf>,
 }
 
-/// A lease or a slot that is kept alive.
-pub(crate) trait Tenure: Trust + Send {
-    /// Returns what the command finds in its environment.
-    fn variables(&self) -> Vec<Variable>;
-    /// Calls back when it is lost.
-    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>);
-    /// Calls back when somebody asks for it.
-    fn on_requested(&self, _: Box<dyn FnMut(&RequestInfo) + Send>) {}
+impl Tenure {
+    /// Returns the tenure of a lease or a slot whose release tries for some seconds.
+    fn new(held: impl Into<Held>, variables: Vec<Variable>) -> Self {
+        Tenure { held: held.into(), variables, patience: RELEASE, file: None }
+    }
+
     /// Releases it, and tries for a while. The error may pass if the lease ends by itself.
-    fn release(self: Box<Self>) -> std::result::Result<(), Loss>;
+    pub(crate) fn release(self) -> std::result::Result<(), Loss> {
+        let lease = self.held.lease();
+        // A lease that is no longer trusted ends by itself: it is tried once.
+        let time = self.patience.min(self.held.trusted_for());
+        let reason = match self.held.release_within(time) {
+            Err(lost) => lost.reason,
+            Ok(()) => return Ok(()),
+        };
+        match &self.file {
+            Some(file) if reason.may_pass() && database::release_patiently(file, &lease) => Ok(()),
+            _ => Err(reason),
+        }
+    }
 }
+
+/// How long a release tries.
+const RELEASE: Duration = Duration::from_secs(5);
 
 /// Looks at leases again and again.
 pub(crate) trait Looks {
@@ -195,16 +213,6 @@ impl Seen {
     /// Returns when its tenure ends.
     pub(crate) fn tenure(&self) -> Option<i64> {
         self.row.tenure.as_ref().map(|(_, expiry)| *expiry)
-    }
-}
-
-impl Trust for LossSignal {
-    fn trusted_for(&self) -> Duration {
-        LossSignal::trusted_for(self)
-    }
-
-    fn reason(&self) -> Option<Loss> {
-        LossSignal::reason(self)
     }
 }
 

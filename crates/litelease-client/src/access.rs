@@ -27,14 +27,14 @@ impl Key {
 }
 
 /// The address of a server: a scheme, and a host with a port.
-pub(crate) struct Place {
+pub(crate) struct ServerUrl {
     pub(crate) base: String,
     /// The loopback address, if it is one.
     pub(crate) loopback: Option<SocketAddr>,
     pub(crate) is_https: bool,
 }
 
-impl Place {
+impl ServerUrl {
     /// Parses the URL of a server. `localhost` is the IPv4 loopback address, whatever a resolver
     /// says.
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
@@ -65,7 +65,7 @@ impl Place {
             Some(loopback) if !is_https => format!("http://{loopback}"),
             _ => format!("{scheme}://{host}"),
         };
-        Ok(Place { base, loopback, is_https })
+        Ok(ServerUrl { base, loopback, is_https })
     }
 
     /// Finds the access key for this server: in `$LITELEASE_ACCESS_FILE`, or the local one that the
@@ -134,13 +134,13 @@ mod tests {
             ("http://localhost.evil.example", "http://localhost.evil.example", false),
             ("http://127.0.0.1.evil.example:1", "http://127.0.0.1.evil.example:1", false),
         ] {
-            let place = Place::parse(url).ok();
-            assert_eq!(place.as_ref().map(|place| place.base.as_str()), Some(base), "{url}");
-            let is_fine = place.is_some_and(|place| place.check(Some("key")).is_ok());
+            let server = ServerUrl::parse(url).ok();
+            assert_eq!(server.as_ref().map(|server| server.base.as_str()), Some(base), "{url}");
+            let is_fine = server.is_some_and(|server| server.check(Some("key")).is_ok());
             assert_eq!(is_fine, is_safe, "{url}");
         }
         for url in ["", "localhost:7070", "ftp://x", "http://", "http://x/v1", "http://u@x"] {
-            assert!(Place::parse(url).is_err(), "{url}");
+            assert!(ServerUrl::parse(url).is_err(), "{url}");
         }
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::async_client::{on_thread, start};
-use crate::{AsyncClient, Client, Error, Held, HoldOptions, Loss, Pool, Slot};
+use crate::{AsyncClient, Client, Error, Held, HoldOptions, Lost, Pool, Slot};
 
 /// A name that this process holds. Dropping it releases the name, on a thread of its own.
 ///
-/// What does not wait is that of [`Held`]: `check`, `token`, `grant`, `trusted_for`. `check` asks
-/// the clock and not the server: call it after each `await` that may have taken long.
+/// The methods that do not wait are those of [`Held`]: `check`, `token`, `grant`, `trusted_for`.
+/// `check` asks the clock and not the server: call it after each `await` that may have taken long.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -27,8 +27,9 @@ use crate::{AsyncClient, Client, Error, Held, HoldOptions, Loss, Pool, Slot};
 /// ```
 #[derive(Debug)]
 pub struct AsyncHeld {
-    held: Held,
-    loss: watch::Receiver<Option<Loss>>,
+    /// There until this is released or dropped.
+    held: Option<Held>,
+    lost: watch::Receiver<Option<Lost>>,
 }
 
 /// A slot that this process holds. Dropping it returns the slot.
@@ -113,9 +114,9 @@ impl AsyncSlot {
 
 impl AsyncHeld {
     fn of(held: Held) -> Self {
-        let (lost, loss) = watch::channel(None);
-        held.on_lost(move |loss| _ = lost.send(Some(loss.clone())));
-        AsyncHeld { held, loss }
+        let (sender, lost) = watch::channel(None);
+        held.on_lost(move |lost| _ = sender.send(Some(lost.clone())));
+        AsyncHeld { held: Some(held), lost }
     }
 
     /// Waits until the name is lost, and returns why. Dropping the future costs nothing, so it fits
@@ -126,14 +127,14 @@ impl AsyncHeld {
     /// # use litelease_client::{AsyncClient, Error, HoldOptions};
     /// # async fn example(client: AsyncClient) -> Result<(), Error> {
     /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30))).await?;
-    /// let loss = held.lost().await;
-    /// eprintln!("stop what needs the name: {loss}");
+    /// let lost = held.lost().await;
+    /// eprintln!("stop what needs the name: {lost}");
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn lost(&self) -> Loss {
-        let mut loss = self.loss.clone();
-        if let Ok(lost) = loss.wait_for(Option::is_some).await
+    pub async fn lost(&self) -> Lost {
+        let mut lost = self.lost.clone();
+        if let Ok(lost) = lost.wait_for(Option::is_some).await
             && let Some(lost) = lost.as_ref()
         {
             return lost.clone();
@@ -143,17 +144,15 @@ impl AsyncHeld {
     }
 
     /// Releases the name like [`Held::release`], also if the future is dropped.
-    pub async fn release(self) -> Result<(), Error> {
-        self.release_within(Duration::ZERO).await
+    pub async fn release(mut self) -> Result<(), Error> {
+        let held = self.held.take();
+        on_thread(move || held.map_or(Ok(()), Held::release)).await
     }
 
     /// Releases the name like [`Held::release_within`].
-    pub async fn release_within(mut self, patience: Duration) -> Result<(), Error> {
-        let kept = Arc::clone(&self.held.kept);
-        let released = on_thread(move || Ok(kept.release(patience)?)).await;
-        // Without a thread, the drop does it.
-        self.held.is_released = !matches!(released, Err(Error::NoThread(_)));
-        released
+    pub async fn release_within(mut self, time: Duration) -> Result<(), Error> {
+        let held = self.held.take();
+        on_thread(move || held.map_or(Ok(()), |held| held.release_within(time))).await
     }
 }
 
@@ -161,18 +160,16 @@ impl Deref for AsyncHeld {
     type Target = Held;
 
     fn deref(&self) -> &Held {
-        &self.held
+        self.held.as_ref().unwrap_or_else(|| unreachable!("it is taken out at the end"))
     }
 }
 
 impl Drop for AsyncHeld {
     fn drop(&mut self) {
-        if self.held.is_released {
-            return;
-        }
         // It may be dropped on a thread of a runtime, which must not wait for a server. If no
-        // thread can be had, the drop of the hold releases it here: nobody would end its renewals.
-        let kept = Arc::clone(&self.held.kept);
-        self.held.is_released = start(move || _ = kept.release(Duration::ZERO)).is_ok();
+        // thread can be had, it is released here: nobody would end its renewals.
+        if let Some(held) = self.held.take() {
+            let _ = start(move || drop(held));
+        }
     }
 }

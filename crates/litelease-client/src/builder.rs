@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ureq::tls::{Certificate, PemItem, RootCerts, parse_pem};
 
-use crate::access::{Key, Place};
+use crate::access::{Key, ServerUrl};
 use crate::{Client, Error};
 
 /// How to open a client. [`Client::builder`] makes one.
@@ -53,12 +53,12 @@ impl ClientBuilder {
 
     /// Opens the client. Sends nothing yet.
     pub fn open(self) -> Result<Client, Error> {
-        let place = Place::parse(&self.url)?;
+        let server = ServerUrl::parse(&self.url)?;
         let key = match self.key {
-            None => place.find_key()?,
+            None => server.find_key()?,
             Some(key) => Some(Key::named(&key)),
         };
-        Client::trusting(&place, key, self.ca_file.as_deref())
+        Client::trusting(&server, key, self.ca_file.as_deref())
     }
 }
 
@@ -75,10 +75,10 @@ impl std::fmt::Debug for ClientBuilder {
 
 /// Returns the CAs to trust: those in this file, in `$LITELEASE_CA_FILE`, or those that Mozilla
 /// trusts. A server without TLS needs none.
-pub(crate) fn roots(place: &Place, ca_file: Option<&Path>) -> Result<RootCerts, Error> {
+pub(crate) fn roots(server: &ServerUrl, ca_file: Option<&Path>) -> Result<RootCerts, Error> {
     let named = || env::var_os("LITELEASE_CA_FILE").filter(|path| !path.is_empty());
     let path = ca_file.map(Path::to_owned).or_else(|| named().map(PathBuf::from));
-    match path.filter(|_| place.is_https) {
+    match path.filter(|_| server.is_https) {
         Some(path) => read(&path).map_err(|error| Error::CaFile { path, error }),
         None => Ok(RootCerts::WebPki),
     }

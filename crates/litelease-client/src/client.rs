@@ -1,17 +1,18 @@
 //! The verbs, each as one request or as often as it takes.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use litelease_hold::{Clock, Keeper, SystemClock, Window, unique};
+use litelease_hold::{Clock, ProcessKeeper, SystemClock, Window, unique};
 use serde_json::{Value, json};
 
 use crate::Error;
-use crate::access::{Key, Place};
+use crate::access::{Key, ServerUrl};
 use crate::builder;
-use crate::rows::Secrets;
+use crate::held_names::HeldNames;
+use crate::kind::Kind;
 use crate::transport::{Outcome, Transport};
 
 /// A client of one server.
@@ -23,10 +24,10 @@ use crate::transport::{Outcome, Transport};
 /// ```
 pub struct Client {
     pub(crate) transport: Arc<Transport>,
-    pub(crate) base: String,
-    pub(crate) keeper: OnceLock<Arc<Keeper>>,
-    /// The secrets of names, and of slots.
-    pub(crate) secrets: OnceLock<[Secrets; 2]>,
+    /// Renews the holds of this client, on a thread of its own: a slow server keeps no other holds
+    /// of the process from being renewed.
+    pub(crate) keeper: ProcessKeeper,
+    pub(crate) held_names: Arc<HeldNames>,
 }
 
 /// A live lease, as everybody may see it.
@@ -49,38 +50,17 @@ pub struct Lease {
 pub struct Grant {
     /// The lease.
     pub lease: Lease,
-    pub(crate) secret: Secret,
-    /// Until when the client may act on it, by the system's clock that counts suspend; `None` if it
+    pub(crate) secret: String,
+    /// The moment from which it is trusted, by the system's clock that counts suspend; `None` if it
     /// must be renewed first.
-    pub(crate) trusted_until: Option<Duration>,
-}
-
-/// What opens a grant, and where.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Secret {
-    /// A grant of a name.
-    Grant(String),
-    /// A lease on a slot of a pool.
-    Slot {
-        /// The path of the pool's calls.
-        base: String,
-        /// The name of the pool, where the path does not say which it is.
-        pool: Option<String>,
-        lease: String,
-    },
-}
-
-/// When something was asked for first, and when the answer came.
-pub(crate) struct Times {
-    pub(crate) first: Duration,
-    pub(crate) now: Duration,
+    pub(crate) start: Option<Duration>,
 }
 
 /// How long one request may take besides the time that it waits for a name.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest time that one request waits. Proxies end those that take longer.
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// The pause after a first failure, and the longest one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
@@ -90,9 +70,9 @@ impl Client {
     /// `$LITELEASE_ACCESS_FILE`, or the local key that a server on this machine has made for its
     /// user. Sends nothing yet.
     pub fn open(url: &str) -> Result<Self, Error> {
-        let place = Place::parse(url)?;
-        let key = place.find_key()?;
-        Client::of(&place, key)
+        let server = ServerUrl::parse(url)?;
+        let key = server.find_key()?;
+        Client::of(&server, key)
     }
 
     /// Prepares to talk to a server with this access key.
@@ -103,31 +83,30 @@ impl Client {
     /// assert!(matches!(plain, Err(Error::Insecure)));
     /// ```
     pub fn with_key(url: &str, key: &str) -> Result<Self, Error> {
-        Client::of(&Place::parse(url)?, Some(Key::named(key)))
+        Client::of(&ServerUrl::parse(url)?, Some(Key::named(key)))
     }
 
     /// Prepares to talk to a server without a key, about something whose path is a secret.
     pub(crate) fn without_key(url: &str) -> Result<Self, Error> {
-        let place = Place::parse(url)?;
-        place.check(Some(""))?;
-        Client::of(&place, None)
+        let server = ServerUrl::parse(url)?;
+        server.check(Some(""))?;
+        Client::of(&server, None)
     }
 
-    fn of(place: &Place, key: Option<Key>) -> Result<Self, Error> {
-        Client::trusting(place, key, None)
+    fn of(server: &ServerUrl, key: Option<Key>) -> Result<Self, Error> {
+        Client::trusting(server, key, None)
     }
 
     /// Prepares to talk to a server whose certificate comes from a CA in this file, or in the one
     /// that the environment names.
     pub(crate) fn trusting(
-        place: &Place,
+        server: &ServerUrl,
         key: Option<Key>,
         ca_file: Option<&Path>,
     ) -> Result<Self, Error> {
-        place.check(key.as_ref().map(|key| key.text.as_str()))?;
-        let transport = Arc::new(Transport::new(place, key, builder::roots(place, ca_file)?));
-        let (base, keeper, secrets) = (place.base.clone(), OnceLock::new(), OnceLock::new());
-        Ok(Client { transport, base, keeper, secrets })
+        server.check(key.as_ref().map(|key| key.text.as_str()))?;
+        let transport = Arc::new(Transport::new(server, key, builder::roots(server, ca_file)?));
+        Ok(Client { transport, keeper: ProcessKeeper::new(), held_names: Arc::default() })
     }
 
     /// Claims a name, and waits for it for at most `wait`. A lost answer is asked for again, with
@@ -165,51 +144,50 @@ impl Client {
         above: i64,
     ) -> Result<Grant, Error> {
         let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
-        let body = |wait: f64| {
-            let mut body =
-                json!({ "name": name, "owner": owner, "ttl": ttl.as_secs_f64(), "wait": wait });
-            if above > 0 {
-                body["min_token"] = above.into();
-            }
-            body
-        };
-        let busy = |value: &Value| Some(Error::Busy(Box::new(lease(&value["current"])?)));
-        let (value, times) = self.acquire("/v1/claim", ttl, wait, &body, &busy)?;
-        let (lease, secret) = lease(&value).zip(value["grant"].as_str()).ok_or_else(nonsense)?;
-        let secret = Secret::Grant(secret.into());
-        let trusted_until = times.trusted_until(&lease, ttl, window);
-        Ok(Grant { lease, secret, trusted_until })
+        let mut claim = json!({ "name": name, "owner": owner });
+        if above > 0 {
+            claim["min_token"] = above.into();
+        }
+        let start = SystemClock.now();
+        let value = self.acquire(&Kind::Name, &claim, ttl, wait)?;
+        let (lease, secret) = Kind::Name.granted(name, &value).ok_or_else(nonsense)?;
+        // A grant that was waited for, or nearly so, is not trusted before its first renewal.
+        let is_new = SystemClock.now() < start + window.interval();
+        Ok(Grant { lease, secret, start: is_new.then_some(start) })
     }
 
-    /// Asks for something until it is granted, refused, or the time to wait is over. `body` makes a
-    /// request from the seconds to wait, and `no` an error from the answer that nothing is free. An
-    /// answer from which it makes none is not final: a name has come free just as the wait ended.
+    /// Sends a claim, or a borrow, until it is granted, refused, or the time to wait is over. All
+    /// tries are one request for the server. A refusal that names no holder is not final: the name
+    /// has come free just as the wait ended.
     pub(crate) fn acquire(
         &self,
-        path: &str,
+        kind: &Kind,
+        claim: &Value,
         ttl: Duration,
         wait: Duration,
-        body: &dyn Fn(f64) -> Value,
-        no: &dyn Fn(&Value) -> Option<Error>,
-    ) -> Result<(Value, Times), Error> {
-        let (first, tag) = (SystemClock.now(), unique());
+    ) -> Result<Value, Error> {
+        let (first, tag, path) = (SystemClock.now(), unique(), kind.claim_path());
+        let mut body = claim.clone();
+        body["ttl"] = ttl.as_secs_f64().into();
         let (mut pauses, mut was_heard, mut trouble) = (pauses(), false, None);
         loop {
             let left = wait.saturating_sub(SystemClock.now().saturating_sub(first));
             let left = left.min(LONGEST_WAIT);
-            let outcome =
-                self.transport.post(path, &tag, &body(left.as_secs_f64()), left + PATIENCE);
+            body["wait"] = left.as_secs_f64().into();
+            let outcome = self.transport.post(&path, &tag, &body, left + PATIENCE);
             let now = SystemClock.now();
             was_heard |= !matches!(outcome, Outcome::Unreached(_));
             let outcome = match outcome {
-                Outcome::No(value) if now.saturating_sub(first) >= wait => match no(&value) {
-                    Some(error) => return Err(error),
-                    None => Outcome::Unknown("the name has just come free".into()),
-                },
+                Outcome::No(value) if now.saturating_sub(first) >= wait => {
+                    match kind.busy(&value) {
+                        Some(error) => return Err(error),
+                        None => Outcome::Unknown("the name has just come free".into()),
+                    }
+                }
                 outcome => outcome,
             };
             match outcome {
-                Outcome::Done(value) => return Ok((value, Times { first, now })),
+                Outcome::Done(value) => return Ok(value),
                 // The server lets nobody wait as long as this client wants to.
                 Outcome::No(_) => trouble = None,
                 Outcome::Unknown(why) | Outcome::Unreached(why) => {
@@ -241,19 +219,16 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn renew(&self, grant: &Grant, ttl: Duration) -> Result<Grant, Error> {
-        let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
+        Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
         let (begin, mut pauses) = (SystemClock.now(), pauses());
         loop {
             // Each try is a request of its own: trust begins with the one that was answered.
             let start = SystemClock.now();
-            match renew_once(&self.transport, &grant.secret, ttl, PATIENCE) {
-                Ok(mut renewed) => {
-                    let end = window.end_of(start, renewed.granted(ttl));
-                    let trusted_until = Some(grant.trusted_until.map_or(end, |old| old.max(end)));
-                    if let Secret::Slot { .. } = grant.secret {
-                        renewed.name.clone_from(&grant.lease.name);
-                    }
-                    return Ok(Grant { lease: renewed, trusted_until, ..grant.clone() });
+            let secret = &grant.secret;
+            match Kind::Name.call(&self.transport, "renew", "", secret, Some(ttl), PATIENCE) {
+                Ok(value) => {
+                    let lease = lease(&value).ok_or_else(nonsense)?;
+                    return Ok(Grant { lease, start: Some(start), ..grant.clone() });
                 }
                 Err(Error::Unreachable(why)) if start.saturating_sub(begin) > ttl => {
                     return Err(Error::Unreachable(why));
@@ -276,10 +251,10 @@ impl Client {
     /// already. If the answer is lost, it is asked for again: then a grant that is over was
     /// released by the first request, also if the name has a new owner by now.
     pub fn end(&self, grant: &Grant) -> Result<(String, i64), Error> {
-        let (path, body) = grant.secret.call("release", "return");
+        let body = json!({ "grant": grant.secret });
         let (mut pauses, mut may_be_done) = (pauses(), false);
         for tries in 0.. {
-            match self.transport.post(&path, &unique(), &body, PATIENCE) {
+            match self.transport.call("release", &unique(), &body, PATIENCE) {
                 Outcome::Done(value) => {
                     let (name, token) = (value["name"].as_str(), value["token"].as_i64());
                     return name.map(str::to_owned).zip(token).ok_or_else(nonsense);
@@ -316,8 +291,7 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn transfer(&self, grant: &Grant, to: &str, ttl: Duration) -> Result<Lease, Error> {
-        let Secret::Grant(secret) = &grant.secret else { return Err(nonsense()) };
-        let body = json!({ "grant": secret, "new_owner": to, "ttl": ttl.as_secs_f64() });
+        let body = json!({ "grant": grant.secret, "new_owner": to, "ttl": ttl.as_secs_f64() });
         match self.transport.call("transfer", &unique(), &body, PATIENCE) {
             Outcome::Done(value) => lease(&value).ok_or_else(nonsense),
             Outcome::No(value) => Err(rejected(&value)),
@@ -352,69 +326,24 @@ impl Client {
     }
 }
 
-impl Times {
-    /// Returns until when the client may act on what was granted: from the start of the first
-    /// request on. `None` if so much time has passed that it was waited for, or nearly so: then it
-    /// is not trusted before its first renewal.
-    pub(crate) fn trusted_until(
-        &self,
-        lease: &Lease,
-        ttl: Duration,
-        window: Window,
-    ) -> Option<Duration> {
-        let end = window.end_of(self.first, lease.granted(ttl));
-        (self.now < self.first + window.interval()).then_some(end)
-    }
-}
-
-impl Secret {
-    pub(crate) fn text(&self) -> &str {
-        match self {
-            Secret::Grant(secret) | Secret::Slot { lease: secret, .. } => secret,
-        }
-    }
-
-    /// Returns the path and the body of a call on what it opens.
-    fn call(&self, on_grant: &str, on_slot: &str) -> (String, Value) {
-        match self {
-            Secret::Grant(grant) => (format!("/v1/{on_grant}"), json!({ "grant": grant })),
-            Secret::Slot { base, pool, lease } => {
-                let mut body = json!({ "lease": lease });
-                if let Some(pool) = pool {
-                    body["name"] = pool.as_str().into();
-                }
-                (format!("{base}/{on_slot}"), body)
-            }
-        }
-    }
-
-    /// Reads the answer to a renewal.
-    fn renewed(&self, value: &Value) -> Option<Lease> {
-        match self {
-            Secret::Grant(grant) => lease(value).filter(|_| value["grant"] == **grant),
-            Secret::Slot { lease, .. } => slot(value).filter(|_| value["lease"] == **lease),
-        }
-    }
-}
-
 impl Grant {
     /// Returns the grant that this secret opens, to renew, release or transfer it. Its lease is not
     /// known before that.
     pub fn with_secret(secret: &str) -> Self {
         let (name, owner) = (String::new(), String::new());
         let lease = Lease { name, owner, token: 0, expires_in: Duration::ZERO };
-        Grant { lease, secret: Secret::Grant(secret.into()), trusted_until: None }
+        Grant { lease, secret: secret.into(), start: None }
     }
 
     /// Returns the secret. Everyone who knows it may renew and release the lease.
     pub fn secret(&self) -> &str {
-        self.secret.text()
+        &self.secret
     }
 
     /// Checks whether the client may act on the grant now: no other client can have been granted
     /// the name. False for a grant that was waited for, until it is renewed.
     pub fn is_trusted(&self) -> bool {
-        self.trusted_until.is_some_and(|until| SystemClock.now() < until)
+        self.start.is_some_and(|start| is_trusted(start, self.lease.expires_in))
     }
 }
 
@@ -425,58 +354,32 @@ impl std::fmt::Debug for Grant {
     }
 }
 
-impl Lease {
-    /// Returns how long the lease was granted for, if that is less than the ttl.
-    pub(crate) fn granted(&self, ttl: Duration) -> Option<Duration> {
-        (self.expires_in < ttl).then_some(self.expires_in)
+impl From<&Lease> for litelease_core::Lease {
+    /// Counts the end of the lease on this machine's wall clock.
+    fn from(lease: &Lease) -> Self {
+        let Lease { name, owner, token, expires_in } = lease.clone();
+        litelease_core::Lease { name, owner, token, expires_at_ms: from_now(expires_in) }
     }
 }
 
-/// Sends one renewal.
-pub(crate) fn renew_once(
-    transport: &Transport,
-    secret: &Secret,
-    ttl: Duration,
-    timeout: Duration,
-) -> Result<Lease, Error> {
-    let (path, mut body) = secret.call("renew", "renew");
-    body["ttl"] = ttl.as_secs_f64().into();
-    match (transport.post(&path, &unique(), &body, timeout), secret) {
-        (Outcome::Done(value), _) => secret.renewed(&value).ok_or_else(nonsense),
-        (Outcome::No(value), Secret::Grant(_)) => Err(rejected(&value)),
-        (Outcome::No(_), Secret::Slot { .. }) => Err(over("expired")),
-        (Outcome::Refused { status: 404, .. }, Secret::Slot { .. }) => Err(over("deleted")),
-        (outcome, _) => Err(outcome.into_error()),
+impl From<litelease_core::Lease> for Lease {
+    fn from(lease: litelease_core::Lease) -> Self {
+        let litelease_core::Lease { name, owner, token, expires_at_ms } = lease;
+        let left_ms = expires_at_ms.saturating_sub(from_now(Duration::ZERO));
+        let expires_in = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
+        Lease { name, owner, token, expires_in }
     }
 }
 
-/// Sends one release.
-pub(crate) fn release_once(
-    transport: &Transport,
-    secret: &Secret,
-    timeout: Duration,
-) -> Result<Value, Error> {
-    let (path, body) = secret.call("release", "return");
-    match transport.post(&path, &unique(), &body, timeout) {
-        Outcome::Done(value) => Ok(value),
-        Outcome::No(value) => Err(rejected(&value)),
-        outcome => Err(outcome.into_error()),
-    }
+/// Returns a time on this machine's wall clock, in Unix milliseconds.
+pub(crate) fn from_now(left: Duration) -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.saturating_add(left).as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Reads a lease on a slot. Its name is not in the answer.
-pub(crate) fn slot(value: &Value) -> Option<Lease> {
-    Some(Lease {
-        name: String::new(),
-        owner: format!("slot {}", value["position"].as_i64()?),
-        token: value["token"].as_i64()?,
-        expires_in: Duration::try_from_secs_f64(value["expires_in"].as_f64()?).ok()?,
-    })
-}
-
-/// A lease that is over, for a reason that the server has no word for.
-fn over(reason: &str) -> Error {
-    Error::Rejected { reason: reason.into(), by: None, current: None }
+/// Checks whether something that was asked for at `start`, and granted for `lasts`, is trusted.
+pub(crate) fn is_trusted(start: Duration, lasts: Duration) -> bool {
+    Window::new(lasts).is_some_and(|window| SystemClock.now() < window.end(start))
 }
 
 pub(crate) fn lease(value: &Value) -> Option<Lease> {
@@ -484,7 +387,7 @@ pub(crate) fn lease(value: &Value) -> Option<Lease> {
         name: value["name"].as_str()?.into(),
         owner: value["owner"].as_str()?.into(),
         token: value["token"].as_i64()?,
-        expires_in: Duration::try_from_secs_f64(value["expires_in"].as_f64()?).ok()?,
+        expires_in: duration(&value["expires_in"])?,
     })
 }
 
@@ -496,6 +399,11 @@ pub(crate) fn rejected(value: &Value) -> Error {
 
 pub(crate) fn nonsense() -> Error {
     Error::Unreachable("the answer makes no sense".into())
+}
+
+/// Reads a time as the service writes it.
+pub(crate) fn duration(seconds: &Value) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds.as_f64()?).ok()
 }
 
 /// Writes a time as the service takes it.

@@ -1,11 +1,12 @@
 //! What can go wrong.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use litelease_hold::Loss;
+use litelease_hold::{HoldError, Lost};
 
 use crate::Lease;
 
@@ -42,7 +43,7 @@ pub enum Error {
         requester: String,
     },
     /// The held lease can no longer be trusted.
-    Lost(Loss),
+    Lost(Lost),
     /// The server refuses the request: 401 and 403 are about the access key.
     Refused {
         /// The status.
@@ -70,55 +71,73 @@ pub enum Error {
     },
     /// The ttl is too short to be kept alive: at least 101 ms.
     TtlTooShort(Duration),
+    /// A worker with options that make no sense.
+    InvalidWorker(&'static str),
+    /// This process was forked from one that holds leases through this client, and has no keeper.
+    Forked,
     /// The system gives no thread.
     NoThread(io::Error),
 }
 
+/// The errors of holding have the same words in every place.
+type Common = HoldError<Infallible>;
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Busy(lease) => {
-                write!(f, "{:?} is held by {:?} (token {})", lease.name, lease.owner, lease.token)
+        let text = match self {
+            Error::Busy(current) => Common::Busy((&**current).into()).to_string(),
+            Error::Lost(lost) => lost.to_string(),
+            Error::TtlTooShort(ttl) => Common::TtlTooShort(*ttl).to_string(),
+            Error::Forked => Common::Forked.to_string(),
+            Error::NoThread(error) => {
+                Common::NoThread(io::Error::new(error.kind(), error.to_string())).to_string()
             }
-            Error::NoneFree => f.write_str("no slot is free"),
-            Error::Rejected { reason, .. } => write!(f, "the grant is no longer current: {reason}"),
-            Error::Stale { reason } => write!(f, "the receipt is stale: {reason}"),
+            Error::InvalidWorker(what) => (*what).into(),
+            Error::NoneFree => "no slot is free".into(),
+            Error::Rejected { reason, .. } => format!("the grant is no longer current: {reason}"),
+            Error::Stale { reason } => format!("the receipt is stale: {reason}"),
             Error::RequestedBy { requester } => {
-                write!(f, "{requester:?} has asked for the lease before: wait, or try again later")
+                format!("{requester:?} has asked for the lease before: wait, or try again later")
             }
-            Error::Lost(loss) => write!(f, "the lease is lost: {loss}"),
-            Error::Refused { status, text } => {
-                write!(f, "the server refuses it ({status}): {text}")
-            }
-            Error::Unreachable(why) => write!(f, "the server cannot be reached: {why}"),
+            Error::Refused { status, text } => format!("the server refuses it ({status}): {text}"),
+            Error::Unreachable(why) => format!("the server cannot be reached: {why}"),
             Error::InvalidUrl(url) => {
-                write!(
-                    f,
-                    "{url:?} is no URL of a server: say http://127.0.0.1:7070 or https://HOST"
-                )
+                format!("{url:?} is no URL of a server: say http://127.0.0.1:7070 or https://HOST")
             }
             Error::InvalidPool => {
-                f.write_str("the URL is not one of a pool: it is http://HOST:PORT/l/UUID")
+                "the URL is not one of a pool: it is http://HOST:PORT/l/UUID".into()
             }
             Error::Insecure => {
-                f.write_str("the secret would go over the network in the clear: use https")
+                "the secret would go over the network in the clear: use https".into()
             }
-            Error::Access(error) => write!(f, "the file with the access key: {error}"),
+            Error::Access(error) => format!("the file with the access key: {error}"),
             Error::CaFile { path, error } => {
-                write!(f, "the CA file {:?}: {error}", path.display().to_string())
+                format!("the CA file {:?}: {error}", path.display().to_string())
             }
-            Error::TtlTooShort(ttl) => {
-                write!(f, "a ttl of {ttl:?} is too short to be kept alive: at least 101 ms")
-            }
-            Error::NoThread(error) => write!(f, "the system gives no thread: {error}"),
-        }
+        };
+        f.write_str(&text)
     }
 }
 
 impl std::error::Error for Error {}
 
-impl From<Loss> for Error {
-    fn from(loss: Loss) -> Self {
-        Error::Lost(loss)
+impl From<Lost> for Error {
+    fn from(lost: Lost) -> Self {
+        Error::Lost(lost)
+    }
+}
+
+impl From<HoldError<Error>> for Error {
+    fn from(error: HoldError<Error>) -> Self {
+        match error {
+            HoldError::Busy(current) => Error::Busy(Box::new(current.into())),
+            HoldError::Lost(lost) => Error::Lost(lost),
+            HoldError::TtlTooShort(ttl) => Error::TtlTooShort(ttl),
+            HoldError::Forked => Error::Forked,
+            HoldError::NoThread(error) => Error::NoThread(error),
+            HoldError::Lease(error) => error,
+            // The word of the service for a lease that no client has requested.
+            _ => Error::Rejected { reason: "not_requested".into(), by: None, current: None },
+        }
     }
 }

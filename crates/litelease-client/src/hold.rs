@@ -1,18 +1,20 @@
-//! Holding a name: claimed, renewed in the background, and given back.
+//! Holding a name or a slot: claimed, renewed in the background, and given back.
 
-use std::collections::HashMap;
-use std::convert::Infallible;
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
+use litelease_core::Lease;
 use litelease_hold::{
-    Clock, Hold, HolderKind, Identity, Keeper, Kept, Loss, Renewal, SystemClock, Window,
+    Claimed, Clock, Granted, HolderKind, Home, Identity, NoKeeper, Place, Rows, SystemClock, Wish,
+    hold,
 };
+use serde_json::{Value, json};
 
-use crate::client::{Client, Grant, Secret};
+use crate::client::{Client, Grant, nonsense};
 use crate::error::Error;
-use crate::rows::{Secrets, ServerRows};
+use crate::kind::Kind;
+use crate::rows::ServerRows;
 
 /// How to hold a name.
 ///
@@ -47,18 +49,32 @@ impl HoldOptions {
     }
 }
 
-/// A name or a slot that this process holds. Dropping it releases it.
+/// A name or a slot that this process holds, with the methods of
+/// [`litelease_hold::Held`](litelease_hold::Held): `check`, `token`, `lost`, `on_lost`. Dropping it
+/// releases it.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use litelease_client::{Client, Error, HoldOptions};
+/// # let client = Client::open("http://127.0.0.1:7070")?;
+/// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+/// held.check()?; // fails before another client can be granted the name
+/// println!("trusted for {:?}, under token {}", held.trusted_for(), held.token());
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a hold that is dropped is released"]
 pub struct Held {
-    pub(crate) kept: Arc<Kept>,
+    held: litelease_hold::Held,
     grant: Grant,
-    pub(crate) is_released: bool,
 }
 
 impl Client {
     /// Claims a name and renews it in the background until it is released or lost.
     ///
     /// A grant that was waited for is renewed before this returns, and trusted from the start of
-    /// that renewal on.
+    /// that renewal on. A break, or a grant to another owner, is reported within about a second if
+    /// the access key may observe the name, and at the next renewal otherwise.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -70,167 +86,157 @@ impl Client {
     /// ```
     pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, Error> {
         let HoldOptions { ttl, wait, owner } = options;
-        let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
         // The server knows no processes of other machines, so this owner is never judged dead.
         let owner = owner.unwrap_or_else(|| Identity::new(HolderKind::Claim).to_string());
-        self.keep(self.claim(name, &owner, ttl, wait)?, ttl, window)
+        let claim = json!({ "name": name, "owner": owner });
+        let mut place = ServerPlace::new(self, Kind::Name, claim);
+        Ok(hold(&mut place, &Wish::new(name, &owner, ttl), ttl, wait)?.into())
     }
 
-    /// Begins to renew a grant in the background. One that is not trusted yet is renewed first.
-    pub(crate) fn keep(
-        &self,
-        mut grant: Grant,
-        ttl: Duration,
-        window: Window,
-    ) -> Result<Held, Error> {
-        if grant.trusted_until.is_none() {
-            grant = match self.renew(&grant, ttl) {
-                // It was over before it could be trusted.
-                Err(Error::Rejected { .. }) => return Err(Error::Lost(Loss::Expired)),
-                renewed => renewed?,
-            };
-        }
-        let until = grant.trusted_until.unwrap_or_default();
-        if SystemClock.now() >= until {
-            let _ = self.release(&grant);
-            return Err(Error::Lost(Loss::Expired));
-        }
-        let (name, token) = (grant.lease.name.clone(), grant.lease.token);
-        let owner = grant.lease.owner.clone();
-        let kept = litelease_hold::HeldGrant { name: name.clone(), owner, token, ttl };
-        // The window of a hold that began at `start` ends at `until`.
-        let start = until.saturating_sub(window.end(Duration::ZERO));
-        let hold = Hold::new(kept, window, start, Renewal::whole(0));
-        // Names and slots are numbered apart from each other.
-        let is_slot = matches!(grant.secret, Secret::Slot { .. });
-        let (secrets, group) = match is_slot {
-            false => (self.secrets(0), self.base.clone()),
-            true => (self.secrets(1), format!("{} slots", self.base)),
-        };
-        secrets
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((name, token), (grant.secret.clone(), until));
-        let transport = Arc::clone(&self.transport);
-        let open = || Ok::<_, Infallible>(Box::new(ServerRows::new(transport, secrets)) as _);
-        let kept = match self.keeper()?.keep(&group, hold, open) {
-            Ok(kept) => kept,
-            Err(never) => match never {},
-        };
-        Ok(Held { kept: Arc::new(kept), grant, is_released: false })
-    }
-
-    /// Returns the keeper of this client. It has a thread of its own, so that a slow server keeps
-    /// no other holds of the process from being renewed.
-    pub(crate) fn keeper(&self) -> Result<Arc<Keeper>, Error> {
-        if let Some(keeper) = self.keeper.get() {
-            return Ok(keeper.clone());
-        }
-        let keeper = Arc::new(Keeper::new(Arc::new(SystemClock)));
-        keeper.clone().start().map_err(Error::NoThread)?;
-        Ok(self.keeper.get_or_init(|| keeper).clone())
+    /// Returns the keeper of what is of this kind.
+    pub(crate) fn home(&self, kind: &Kind) -> Result<Home, NoKeeper> {
+        Ok(Home { keeper: self.keeper.get()?, key: kind.path().into() })
     }
 }
 
 impl Held {
-    /// Checks whether the name can be trusted to be this process's. Fails in time: before another
-    /// client can be granted it.
-    pub fn check(&self) -> Result<(), Error> {
-        Ok(self.kept.hold.check(SystemClock.now())?)
-    }
-
-    /// Returns the fencing token.
-    pub fn token(&self) -> i64 {
-        self.kept.hold.grant().token
-    }
-
-    /// Returns the name that is held, or that of the pool.
-    pub fn name(&self) -> &str {
-        &self.kept.hold.grant().name
-    }
-
-    /// Returns the owner text, which everybody may see.
-    pub fn owner(&self) -> &str {
-        &self.kept.hold.grant().owner
-    }
-
     /// Returns the secret of the grant. Everyone who knows it may renew and release it.
     pub fn secret(&self) -> &str {
-        self.grant.secret.text()
+        self.grant.secret()
     }
 
-    /// Returns for how long it can be trusted from now on if no further renewal succeeds.
-    pub fn trusted_for(&self) -> Duration {
-        let now = SystemClock.now();
-        match self.kept.hold.check(now) {
-            Ok(()) => self.kept.hold.trusted_until().saturating_sub(now),
-            Err(_) => Duration::ZERO,
-        }
-    }
-
-    /// Returns why it is lost or, before that, why the last renewal failed, if it did.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use litelease_client::{Client, Error, HoldOptions};
-    /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
-    /// if let Some(trouble) = held.trouble() {
-    ///     eprintln!("{trouble}");
-    /// }
-    /// # Ok::<(), Error>(())
-    /// ```
-    pub fn trouble(&self) -> Option<Loss> {
-        let hold = &self.kept.hold;
-        hold.check(SystemClock.now()).err().or_else(|| hold.trouble())
-    }
-
-    /// Returns the grant, for the calls on it: [`Client::attach`], [`Client::progress`],
-    /// [`Client::checkpoint`], [`Client::hand_over`]. Whether it can be trusted is for
-    /// [`check`](Held::check) to say.
+    /// Returns the grant of a name, for the calls on it: [`Client::attach`], [`Client::progress`],
+    /// [`Client::checkpoint`], [`Client::hand_over`]. Whether it can be trusted is for `check` to
+    /// say.
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// Calls `callback` on a thread of its own when the name is lost; at once if it already is.
-    pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
-        self.kept.hold.on_lost(callback);
-    }
-
-    /// Releases the name. If the server cannot be reached, it is tried again in the background
-    /// until the lease is over.
+    /// Releases it, and tries for a few seconds if the server cannot be reached. After that it is
+    /// tried in the background until the lease is over.
     pub fn release(self) -> Result<(), Error> {
-        self.release_within(Duration::ZERO)
+        Ok(self.held.release()?)
     }
 
-    /// Releases it like [`release`](Held::release), and tries again here for so long if the server
-    /// cannot be reached: for a program that ends then.
-    pub fn release_within(mut self, patience: Duration) -> Result<(), Error> {
-        self.is_released = true;
-        Ok(self.kept.release(patience)?)
+    /// Releases it like [`release`](Held::release), and tries here for this long: for a program
+    /// that ends then.
+    pub fn release_within(self, time: Duration) -> Result<(), Error> {
+        Ok(self.held.release_within(time)?)
     }
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        if !self.is_released {
-            // If this fails, the keeper tries again until the lease is over.
-            let _ = self.kept.release(Duration::ZERO);
+impl From<litelease_hold::Held> for Held {
+    fn from(held: litelease_hold::Held) -> Self {
+        let secret = held.grant().secret.clone();
+        let grant = Grant { lease: held.lease().into(), secret, start: None };
+        Held { held, grant }
+    }
+}
+
+/// Without the secret of its grant.
+impl From<Held> for litelease_hold::Held {
+    fn from(held: Held) -> Self {
+        held.held
+    }
+}
+
+impl Deref for Held {
+    type Target = litelease_hold::Held;
+
+    fn deref(&self) -> &litelease_hold::Held {
+        &self.held
+    }
+}
+
+/// A server as a place, for one hold.
+pub(crate) struct ServerPlace<'c> {
+    client: &'c Client,
+    kind: Kind,
+    /// The body of the claim, without its times.
+    claim: Value,
+    /// The answer to the claim that was granted.
+    pub(crate) answer: Value,
+}
+
+/// How long a grant that cannot be kept is tried to be given back.
+const TAKE_BACK: Duration = Duration::from_secs(2);
+
+impl<'c> ServerPlace<'c> {
+    pub(crate) fn new(client: &'c Client, kind: Kind, claim: Value) -> Self {
+        ServerPlace { client, kind, claim, answer: Value::Null }
+    }
+}
+
+impl Place for ServerPlace<'_> {
+    type Error = Error;
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+
+    fn home(&self) -> Result<Home, NoKeeper> {
+        self.client.home(&self.kind)
+    }
+
+    fn claim(&mut self, wish: &Wish<'_>) -> Result<Claimed, Error> {
+        let Wish { name, ttl, wait, .. } = *wish;
+        if let Some(dead) = wish.dead {
+            // No call of the service takes the place of a holder that is not its client.
+            return Ok(Claimed::Busy(dead.clone()));
+        }
+        self.answer = match self.client.acquire(&self.kind, &self.claim, ttl, wait) {
+            Err(Error::Busy(current)) => return Ok(Claimed::Busy((&*current).into())),
+            answer => answer?,
+        };
+        let (lease, secret) = self.kind.granted(name, &self.answer).ok_or_else(nonsense)?;
+        let Client { transport, held_names, .. } = self.client;
+        let attach = match self.kind {
+            Kind::Name => Some(held_names.clone().follow(transport.clone(), lease.clone(), ttl)),
+            _ => None,
+        };
+        let lasts = (lease.expires_in < ttl).then_some(lease.expires_in);
+        Ok(Claimed::Granted(Granted { lease: (&lease).into(), secret, lasts, attach }))
+    }
+
+    fn request(
+        &mut self,
+        _: &Wish<'_>,
+        _: Option<Duration>,
+        _: &Lease,
+    ) -> Result<Option<i64>, Error> {
+        Ok(None)
+    }
+
+    fn accept(
+        &mut self,
+        _: &Wish<'_>,
+        _: &Lease,
+        _: Option<i64>,
+    ) -> Result<Option<Granted>, Error> {
+        Ok(None)
+    }
+
+    fn withdraw(&mut self, _: &Wish<'_>) -> Result<Option<Lease>, Error> {
+        Ok(None)
+    }
+
+    fn take_back(&mut self, wish: &Wish<'_>) {
+        if let Some((_, secret)) = self.kind.granted(wish.name, &self.answer) {
+            // If this fails, the lease ends with its ttl.
+            let (transport, name) = (&self.client.transport, wish.name);
+            let _ = self.kind.call(transport, "release", name, &secret, None, TAKE_BACK);
         }
     }
-}
 
-impl Client {
-    /// Returns the secrets that the keeper uses: 0 for names, 1 for slots.
-    fn secrets(&self, kind: usize) -> Secrets {
-        let new = || Arc::new(Mutex::new(HashMap::new()));
-        self.secrets.get_or_init(|| [new(), new()])[kind].clone()
+    /// The claim itself has waited.
+    fn wait(&mut self, _: &Wish<'_>, _: &Lease, _: Duration) {}
+
+    /// The claim itself has tried again.
+    fn pause(&mut self, _: &Error, _: Duration) -> bool {
+        false
     }
-}
 
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The secret is nobody else's.
-        f.debug_struct("Held").field("kept", &self.kept).finish_non_exhaustive()
+    fn rows(&self) -> Result<Box<dyn Rows>, Error> {
+        Ok(Box::new(ServerRows::new(self.client, self.kind.clone())))
     }
 }

@@ -7,7 +7,7 @@ use litelease_hold::{Clock, SystemClock, unique};
 use serde_json::Value;
 
 use crate::Error;
-use crate::client::{Client, PATIENCE, pauses, rejected};
+use crate::client::{Client, PATIENCE, pauses, rejected, seconds};
 use crate::transport::Outcome;
 
 /// For how long a request is repeated while the server cannot be reached.
@@ -45,28 +45,28 @@ impl Told {
 impl Client {
     /// Sends a request until it is answered. The server knows by its key that it is the same one.
     pub(crate) fn insist(&self, call: &str, body: &Value) -> Result<Told, Error> {
-        let request = |left| (body.clone(), left);
-        self.insist_waiting(call, Duration::ZERO, INSIST, request)
+        self.insist_waiting(call, body.clone(), Duration::ZERO, INSIST)
     }
 
-    /// The same for a request that waits. `request` gets the time that is left to wait.
+    /// The same for a request that waits, if its body has a field for that time.
     pub(crate) fn insist_waiting(
         &self,
         call: &str,
+        mut body: Value,
         wait: Duration,
         patience: Duration,
-        request: impl Fn(Duration) -> (Value, Duration),
     ) -> Result<Told, Error> {
         let (first, tag) = (SystemClock.now(), unique());
         let (mut pauses, mut is_repeated) = (pauses(), false);
         loop {
             let waited = SystemClock.now().saturating_sub(first);
-            let (body, left) = request(wait.saturating_sub(waited));
-            let why = match self.transport.call(call, &tag, &body, left + PATIENCE) {
+            let left = wait.saturating_sub(waited);
+            body.get_mut("wait").into_iter().for_each(|field| *field = seconds(left).into());
+            let why = match self.transport.call(call, &tag, &body, left.saturating_add(PATIENCE)) {
                 Outcome::Unknown(why) | Outcome::Unreached(why) => why,
                 outcome => return told(call, outcome, is_repeated),
             };
-            if waited > wait + patience {
+            if waited > wait.saturating_add(patience) {
                 return Err(Error::Unreachable(why));
             }
             is_repeated = true;
@@ -74,20 +74,25 @@ impl Client {
         }
     }
 
-    /// Sends a request once.
-    pub(crate) fn ask(&self, call: &str, body: &Value, timeout: Duration) -> Result<Told, Error> {
-        told(call, self.transport.call(call, &unique(), body, timeout), false)
-    }
-
     /// Reads something, and tries again while the server cannot be reached.
     pub(crate) fn look(&self, call: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
+        self.look_within(call, query, INSIST)
+    }
+
+    /// Reads something, and tries again for this long while the server cannot be reached.
+    pub(crate) fn look_within(
+        &self,
+        call: &str,
+        query: &[(&str, &str)],
+        time: Duration,
+    ) -> Result<Value, Error> {
         let (first, mut pauses) = (SystemClock.now(), pauses());
         loop {
             let why = match self.transport.look(call, &unique(), query, PATIENCE) {
                 Outcome::Unknown(why) | Outcome::Unreached(why) => why,
                 outcome => return told(call, outcome, false)?.done(),
             };
-            if SystemClock.now().saturating_sub(first) > INSIST {
+            if SystemClock.now().saturating_sub(first) > time {
                 return Err(Error::Unreachable(why));
             }
             sleep(pauses());

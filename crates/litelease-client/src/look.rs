@@ -9,8 +9,7 @@ use std::time::Duration;
 use litelease_hold::{Clock, SystemClock};
 use serde_json::Value as Json;
 
-use crate::client::{Client, Lease, PATIENCE, lease, nonsense, pauses};
-use crate::queue::duration;
+use crate::client::{Client, Lease, duration, lease, nonsense, pauses};
 use crate::transport::{Outcome, Transport};
 use crate::{Error, Value};
 
@@ -98,13 +97,13 @@ pub struct Watch {
 }
 
 /// The server sends something every 15 seconds. A stream that is silent for longer is over.
-const SILENCE: Duration = Duration::from_secs(40);
+pub(crate) const SILENCE: Duration = Duration::from_secs(40);
 
-/// How long a first connection is tried.
+/// How long a first connection, or a read of leases, is tried.
 const FIRST: Duration = Duration::from_secs(5);
 
 /// How many leases are asked for at once.
-const PAGE: usize = 500;
+const PAGE: &str = "500";
 
 impl Client {
     /// Returns who has a name.
@@ -119,7 +118,7 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn inspect(&self, name: &str) -> Result<Name, Error> {
-        let value = self.get(&format!("/v1/leases?name={}", encoded(name)))?;
+        let value = self.look_within("leases", &[("name", name)], FIRST)?;
         Ok(Name { token: value["token"].as_i64(), lease: lease(&value) })
     }
 
@@ -135,27 +134,26 @@ impl Client {
     /// ```
     pub fn leases(&self, prefix: &str) -> Result<Vec<Lease>, Error> {
         let mut all = Vec::new();
-        self.pages("leases", "leases", &format!("prefix={}", encoded(prefix)), |page| {
+        self.pages("leases", &[("prefix", prefix)], |page| {
             all.extend(page.iter().filter_map(lease));
         })?;
         Ok(all)
     }
 
-    /// Reads a list page by page.
+    /// Reads a list page by page: leases, or pools with their slots.
     fn pages(
         &self,
         call: &str,
-        list: &str,
-        query: &str,
+        asked: &[(&str, &str)],
         mut each: impl FnMut(&[Json]),
     ) -> Result<(), Error> {
+        let list = if call == "slots" { "pools" } else { call };
         let mut after = None::<String>;
         loop {
-            let mut path = format!("/v1/{call}?limit={PAGE}&{query}");
-            if let Some(after) = &after {
-                path += &format!("&after={}", encoded(after));
-            }
-            let page = self.get(&path)?;
+            let mut query = vec![("limit", PAGE)];
+            query.extend(asked);
+            query.extend(after.iter().map(|after| ("after", after.as_str())));
+            let page = self.look_within(call, &query, FIRST)?;
             each(page[list].as_array().ok_or_else(nonsense)?);
             match page["next"].as_str() {
                 Some(next) => after = Some(next.into()),
@@ -176,7 +174,7 @@ impl Client {
     /// ```
     pub fn names(&self, prefix: &str) -> Result<Vec<KnownName>, Error> {
         let mut all = Vec::new();
-        self.pages("leases", "leases", &format!("all=true&prefix={}", encoded(prefix)), |page| {
+        self.pages("leases", &[("all", "true"), ("prefix", prefix)], |page| {
             all.extend(page.iter().filter_map(known));
         })?;
         Ok(all)
@@ -194,7 +192,7 @@ impl Client {
     /// ```
     pub fn pools(&self, prefix: &str) -> Result<Vec<PoolOfName>, Error> {
         let mut all = Vec::new();
-        self.pages("slots", "pools", &format!("prefix={}", encoded(prefix)), |page| {
+        self.pages("slots", &[("prefix", prefix)], |page| {
             all.extend(page.iter().filter_map(pool_of_name));
         })?;
         Ok(all)
@@ -212,7 +210,7 @@ impl Client {
     /// ```
     pub fn slots(&self, name: &str) -> Result<Vec<SlotInfo>, Error> {
         let mut all = Vec::new();
-        self.pages("slots", "pools", &format!("name={}", encoded(name)), |page| {
+        self.pages("slots", &[("name", name)], |page| {
             let slots = page.iter().filter_map(|pool| pool["slots"].as_array());
             all.extend(slots.flatten().filter_map(slot_info));
         })?;
@@ -226,7 +224,7 @@ impl Client {
 
     /// Watches the lease on one name.
     pub fn watch_name(&self, name: &str) -> Watch {
-        self.watch_at(format!("/v1/events?name={}", encoded(name)))
+        self.watch_at(path_of_name(name))
     }
 
     fn watch_at(&self, path: String) -> Watch {
@@ -236,21 +234,6 @@ impl Client {
         let body = move || _ = listen(&transport, &path, &sender);
         let _ = thread::Builder::new().name("litelease watch".into()).spawn(body);
         Watch { news }
-    }
-
-    fn get(&self, path: &str) -> Result<Json, Error> {
-        let (begin, mut pauses) = (SystemClock.now(), pauses());
-        loop {
-            match self.transport.get(path, PATIENCE) {
-                Outcome::Done(value) => return Ok(value),
-                Outcome::Unknown(_) | Outcome::Unreached(_)
-                    if SystemClock.now().saturating_sub(begin) < FIRST =>
-                {
-                    sleep(pauses());
-                }
-                outcome => return Err(outcome.into_error()),
-            }
-        }
     }
 }
 
@@ -290,17 +273,24 @@ fn listen(
 
 /// Passes on the events of one stream until it ends.
 fn pass_on(stream: impl BufRead, news: &SyncSender<Result<News, Error>>) -> Result<(), ()> {
+    events(stream).flatten().try_for_each(|heard| news.send(Ok(heard)).map_err(drop))
+}
+
+/// Reads a stream line by line until it ends. A line that ends no event is `None`: the server sends
+/// one every 15 seconds.
+pub(crate) fn events(stream: impl BufRead) -> impl Iterator<Item = Option<News>> {
     let mut kind = String::new();
-    for line in stream.lines() {
-        let Ok(line) = line else { return Ok(()) };
+    stream.lines().map_while(Result::ok).map_while(move |line| {
         if let Some(event) = line.strip_prefix("event: ") {
             kind = event.into();
-        } else if let Some(data) = line.strip_prefix("data: ") {
-            let Some(heard) = heard(&kind, data) else { return Ok(()) };
-            news.send(Ok(heard)).map_err(drop)?;
         }
-    }
-    Ok(())
+        line.strip_prefix("data: ").map_or(Some(None), |data| heard(&kind, data).map(Some))
+    })
+}
+
+/// Returns the path of the event stream of one name.
+pub(crate) fn path_of_name(name: &str) -> String {
+    format!("/v1/events?name={}", encoded(name))
 }
 
 fn heard(kind: &str, data: &str) -> Option<News> {

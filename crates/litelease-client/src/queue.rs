@@ -5,7 +5,8 @@ use std::time::Duration;
 use litelease_hold::{Clock, SystemClock, Window};
 use serde_json::{Value as Json, json};
 
-use crate::client::{PATIENCE, nonsense, seconds};
+use crate::client::{LONGEST_WAIT, PATIENCE, duration, is_trusted, nonsense, seconds};
+use crate::kind::Kind;
 use crate::{Client, Error, Value};
 
 /// A queue on a server.
@@ -54,7 +55,8 @@ pub struct Item {
     pub expires_in: Duration,
     /// What was sent.
     pub body: Value,
-    pub(crate) trusted_until: Duration,
+    /// The moment from which it is trusted, by the clock that counts suspend.
+    pub(crate) start: Duration,
 }
 
 /// How to send an item.
@@ -199,22 +201,23 @@ impl Queue<'_> {
         wait: Duration,
         patience: Duration,
     ) -> Result<Option<Item>, Error> {
-        let window = Window::new(visibility).ok_or(Error::TtlTooShort(visibility))?;
-        let first = SystemClock.now();
-        let request = |left: Duration| {
-            let (visibility, wait) = (seconds(visibility), seconds(left));
-            (json!({ "queue": self.name, "visibility": visibility, "wait": wait }), left)
-        };
-        let received = self.client.insist_waiting("queue/receive", wait, patience, request)?;
-        let value = received.done()?;
-        if value["item"].is_null() {
-            return Ok(None);
+        Window::new(visibility).ok_or(Error::TtlTooShort(visibility))?;
+        let request = json!({ "queue": self.name, "visibility": seconds(visibility), "wait": 0 });
+        let begin = SystemClock.now();
+        loop {
+            let start = SystemClock.now();
+            let left = wait.saturating_sub(start.saturating_sub(begin));
+            let (request, this) = (request.clone(), left.min(LONGEST_WAIT));
+            let received = self.client.insist_waiting("queue/receive", request, this, patience)?;
+            let value = received.done()?;
+            match value["item"].is_null() {
+                true if left > this => {}
+                true => return Ok(None),
+                // The item was delivered after the first request was sent, so this is safe. After a
+                // long wait nothing may be left of it, and an extension is needed first.
+                false => return item(&value["item"], start).map(Some).ok_or_else(nonsense),
+            }
         }
-        // The item was delivered after the first request was sent, so this is safe. After a long
-        // wait nothing may be left of it, and an extension is needed first. The server may have cut
-        // the time.
-        let left = duration(&value["item"]["expires_in"]).filter(|left| *left < visibility);
-        item(&value["item"], window.end_of(first, left)).map(Some).ok_or_else(nonsense)
     }
 
     /// Acknowledges an item: it is done, and gone. [`Error::Stale`] says that the work belongs to
@@ -251,9 +254,9 @@ impl Queue<'_> {
         visibility: Duration,
         timeout: Duration,
     ) -> Result<Duration, Error> {
-        let mut request = self.about(receipt);
-        request["visibility"] = seconds(visibility).into();
-        let extended = self.client.ask("queue/extend", &request, timeout)?.done()?;
+        let (transport, time) = (&self.client.transport, Some(visibility));
+        let extended =
+            Kind::Delivery.call(transport, "renew", &self.name, receipt, time, timeout)?;
         duration(&extended["expires_in"]).ok_or_else(nonsense)
     }
 
@@ -302,7 +305,7 @@ impl Item {
     /// Checks whether the item can be trusted to be this client's: no other worker can have
     /// received it. False after a long wait, until the delivery is extended.
     pub fn is_trusted(&self) -> bool {
-        SystemClock.now() < self.trusted_until
+        is_trusted(self.start, self.expires_in)
     }
 }
 
@@ -324,7 +327,7 @@ impl std::fmt::Debug for Queue<'_> {
     }
 }
 
-fn item(value: &Json, trusted_until: Duration) -> Option<Item> {
+fn item(value: &Json, start: Duration) -> Option<Item> {
     Some(Item {
         id: value["id"].as_i64()?,
         receipt: value["receipt"].as_str()?.into(),
@@ -332,7 +335,7 @@ fn item(value: &Json, trusted_until: Duration) -> Option<Item> {
         token: value["token"].as_i64()?,
         expires_in: duration(&value["expires_in"])?,
         body: Value::of_json(&value["body"])?,
-        trusted_until,
+        start,
     })
 }
 
@@ -347,8 +350,4 @@ fn queue_info(value: &Json) -> Option<QueueInfo> {
         oldest: duration(&value["oldest"]),
         max_attempts: number("max_attempts")?,
     })
-}
-
-pub(crate) fn duration(seconds: &Json) -> Option<Duration> {
-    Duration::try_from_secs_f64(seconds.as_f64()?).ok()
 }

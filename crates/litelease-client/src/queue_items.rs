@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::client::nonsense;
-use crate::queue::duration;
+use crate::client::{duration, nonsense};
 use crate::{Error, Queue};
 
 /// How many items are asked for at once.

@@ -1,70 +1,76 @@
 //! The grants of one client, as the keeper renews and releases them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use litelease_core::Reason;
-use litelease_hold::{Clock, Due, HeldGrant, Loss, Renewal, Rows, Seen, SystemClock, Window};
+use litelease_hold::{Clock, Current, Due, HeldGrant, Loss, Notice, Renewal, Rows, SystemClock};
 
-use crate::Error;
-use crate::client::{Secret, release_once, renew_once};
+use serde_json::Value;
+
+use crate::client::{Client, duration, from_now, nonsense};
+use crate::held_names::HeldNames;
+use crate::kind::{Kind, loss};
 use crate::transport::Transport;
 
-/// The secrets of grants, and until when each is trusted, by name and token.
-pub(crate) type Secrets = Arc<Mutex<HashMap<(String, i64), (Secret, Duration)>>>;
-
-/// The leases on a server.
+/// The grants of one kind on a server.
 pub(crate) struct ServerRows {
     transport: Arc<Transport>,
-    secrets: Secrets,
-    /// Grants whose release was sent and not answered, by name and token.
-    unanswered: HashSet<(String, i64)>,
+    held_names: Arc<HeldNames>,
+    kind: Kind,
+    /// The secrets of grants whose release was sent and not answered.
+    unanswered: Arc<Mutex<HashSet<String>>>,
+    /// This handle is not the keeper's, whose other grants would wait for a slow request.
+    is_beside: bool,
 }
 
 /// The shortest and the longest time that a request of the keeper may take.
-const PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
+const TIMEOUT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
+
+/// The longest time that a release of the keeper may take: its other grants wait meanwhile.
+const LEFTOVER: Duration = Duration::from_secs(1);
 
 impl ServerRows {
-    pub(crate) fn new(transport: Arc<Transport>, secrets: Secrets) -> Self {
-        ServerRows { transport, secrets, unanswered: HashSet::new() }
-    }
-
-    /// Sends one renewal. `end` is when the keeper must be back, if that is known. Sets it to the
-    /// end of this request if it fails.
-    fn renew_one(&self, grant: &HeldGrant, end: &mut Option<Duration>) -> Result<Renewal, Loss> {
-        let start = SystemClock.now();
-        let (secret, trusted_until) = self.secret(grant).ok_or(Loss::ReleasedElsewhere)?;
-        // While a request is under way the keeper does nothing else. So none goes on beyond the
-        // trust window, and there is time for a few of them.
-        let left = trusted_until.min(end.unwrap_or(Duration::MAX)).saturating_sub(start);
-        let timeout = (grant.ttl / 6).min(left).clamp(PATIENCE.0, PATIENCE.1);
-        match renew_once(&self.transport, &secret, grant.ttl, timeout) {
-            Ok(lease) => {
-                let granted = lease.granted(grant.ttl);
-                if let Some(window) = Window::new(grant.ttl) {
-                    let end = window.end_of(start, granted).max(trusted_until);
-                    self.secrets().insert(key(grant), (secret, end));
-                }
-                // The expiry by the server's clock is never compared with this machine's.
-                Ok(Renewal { expires_at_ms: 0, granted })
-            }
-            Err(error) => {
-                let loss = loss(grant.token, error);
-                if loss.may_pass() {
-                    end.get_or_insert(start + timeout);
-                }
-                Err(loss)
-            }
+    pub(crate) fn new(client: &Client, kind: Kind) -> Self {
+        ServerRows {
+            transport: Arc::clone(&client.transport),
+            held_names: Arc::clone(&client.held_names),
+            kind,
+            unanswered: Arc::default(),
+            is_beside: false,
         }
     }
 
-    fn secret(&self, grant: &HeldGrant) -> Option<(Secret, Duration)> {
-        self.secrets().get(&key(grant)).cloned()
+    /// Returns how long a request may take, if an answer is of use for `left` more. While one of
+    /// the keeper's is under way the keeper does nothing else, so there must be time for a few.
+    fn timeout(&self, grant: &HeldGrant, left: Duration) -> Duration {
+        let most = if self.is_beside { left } else { left.min(grant.ttl / 6) };
+        most.clamp(TIMEOUT.0, TIMEOUT.1)
     }
 
-    fn secrets(&self) -> std::sync::MutexGuard<'_, HashMap<(String, i64), (Secret, Duration)>> {
-        self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Sends a call on a grant once.
+    fn call(
+        &self,
+        call: &str,
+        grant: &HeldGrant,
+        ttl: Option<Duration>,
+        timeout: Duration,
+    ) -> Result<Value, Loss> {
+        let HeldGrant { name, token, secret, .. } = grant;
+        let answer = self.kind.call(&self.transport, call, name, secret, ttl, timeout);
+        answer.map_err(|error| loss(*token, error))
+    }
+
+    fn renew_one(&self, due: &Due<'_>, timeout: Duration) -> Result<Renewal, Loss> {
+        let ttl = due.grant.ttl;
+        if due.progress.is_some() && matches!(self.kind, Kind::Name) {
+            // The server counts it from now on: at most a third of the ttl too long.
+            self.call("progress", due.grant, None, timeout)?;
+        }
+        let renewed = self.call("renew", due.grant, Some(ttl), timeout)?;
+        let left = duration(&renewed["expires_in"]);
+        let left = left.ok_or_else(|| Loss::CannotRenew { error: nonsense().to_string() })?;
+        Ok(Renewal { expires_at_ms: from_now(left), granted: (left < ttl).then_some(left) })
     }
 }
 
@@ -74,80 +80,81 @@ impl Rows for ServerRows {
         // others. A server that does not answer one request in time will not answer the next one,
         // and the keeper must be back when the first trust window ends. So from the first failure
         // on, all others together have as long as that request had.
-        let (mut end, mut trouble) = (None, None);
+        let (begin, mut failed) = (SystemClock.now(), None::<(Duration, Loss)>);
         let renew = |due: &Due<'_>| {
-            let is_over = end.is_some_and(|end| SystemClock.now() >= end);
-            if let Some(trouble) = trouble.clone().filter(|_| is_over) {
-                return Err(trouble);
+            let start = SystemClock.now();
+            let within = due.trusted_for.min(due.answer_within);
+            let mut left = within.saturating_sub(start.saturating_sub(begin));
+            match &failed {
+                Some((end, trouble)) if start >= *end => return Err(trouble.clone()),
+                Some((end, _)) => left = left.min(*end - start),
+                None => {}
             }
-            let renewed = self.renew_one(due.grant, &mut end);
-            trouble =
-                renewed.as_ref().err().filter(|loss| loss.may_pass()).cloned().or(trouble.take());
+            let timeout = self.timeout(due.grant, left);
+            let renewed = self.renew_one(due, timeout).map_err(|loss| match loss {
+                // It is gone before its time.
+                Loss::Expired if self.kind.is_slot() && !due.trusted_for.is_zero() => Loss::Broken,
+                loss => loss,
+            });
+            if let Some(trouble) = renewed.as_ref().err().filter(|loss| loss.may_pass()) {
+                let end = failed.take().map_or(start + timeout, |(end, _)| end);
+                failed = Some((end, trouble.clone()));
+            }
             renewed
         };
         due.iter().map(renew).collect()
     }
 
-    fn release(&mut self, grant: &HeldGrant) -> Result<(), Loss> {
-        let Some((secret, trusted_until)) = self.secret(grant) else {
-            return Err(Loss::ReleasedElsewhere);
-        };
-        let timeout = (grant.ttl / 3).clamp(PATIENCE.0, PATIENCE.1);
-        let released = release_once(&self.transport, &secret, timeout)
-            .map(drop)
-            .map_err(|error| loss(grant.token, error));
-        let key = key(grant);
+    fn release(&mut self, grant: &HeldGrant, time: Duration) -> Result<(), Loss> {
+        let HeldGrant { token, secret, .. } = grant;
+        if let Kind::Delivery = self.kind {
+            // The worker settles it.
+            return Ok(());
+        }
+        let timeout = self.timeout(grant, if self.is_beside { time } else { LEFTOVER });
+        let released = self.call("release", grant, None, timeout).map(drop);
+        let mut unanswered = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
         if released.as_ref().is_err_and(Loss::may_pass) {
-            self.unanswered.insert(key);
+            unanswered.insert(secret.clone());
             return released;
         }
-        self.secrets().remove(&key);
-        let was_sent = self.unanswered.remove(&key);
+        let was_sent = unanswered.remove(secret);
         match released {
-            Err(Loss::ReleasedElsewhere) if was_sent => Ok(()),
-            // A break would have left the next token to no owner, and the lease is not over. So a
-            // release has let another client have that token; or an operator has given it the
-            // lease, which is over either way.
-            Err(Loss::Superseded { by, owner: Some(_) })
-                if was_sent && by == grant.token + 1 && SystemClock.now() < trusted_until =>
-            {
-                Ok(())
-            }
+            // The first request was done, or the lease has run out since.
+            Err(Loss::ReleasedElsewhere | Loss::Expired) if was_sent => Ok(()),
+            // A break would have left the next token to no owner. So the first request has let
+            // another client have that token.
+            Err(Loss::Superseded { by, owner: Some(_) }) if was_sent && by == token + 1 => Ok(()),
             released => released,
         }
     }
 
-    fn look(&mut self, _: &HeldGrant) -> Seen {
-        // The server is asked by renewals only.
-        Seen { is_current: true, asked: None }
+    /// The server is asked by renewals only.
+    fn read(&mut self, _: &HeldGrant) -> Current {
+        Current::unknown()
     }
 
-    fn is_moved(&self) -> bool {
+    fn hand_over(
+        &mut self,
+        _: &HeldGrant,
+        _: Duration,
+    ) -> Result<Option<litelease_core::Lease>, Loss> {
+        Ok(None)
+    }
+
+    fn listen(&mut self, notice: Notice) {
+        if let Kind::Name = self.kind {
+            self.held_names.notify(notice);
+        }
+    }
+
+    fn beside(&self) -> Option<Box<dyn Rows>> {
+        let (transport, held_names) = (Arc::clone(&self.transport), Arc::clone(&self.held_names));
+        let (kind, unanswered) = (self.kind.clone(), Arc::clone(&self.unanswered));
+        Some(Box::new(ServerRows { transport, held_names, kind, unanswered, is_beside: true }))
+    }
+
+    fn is_moved(&mut self) -> bool {
         false
-    }
-
-    fn is_file(&self) -> bool {
-        false
-    }
-}
-
-fn key(grant: &HeldGrant) -> (String, i64) {
-    (grant.name.clone(), grant.token)
-}
-
-/// Returns what an error means for the hold of a grant with this token.
-fn loss(token: i64, error: Error) -> Loss {
-    match error {
-        // The pool was deleted.
-        Error::Rejected { reason, .. } if reason == "deleted" => Loss::Broken,
-        Error::Rejected { reason, by, current } => match Reason::from_word(&reason, by) {
-            Some(reason) => {
-                let current = current.map(|current| (current.token, current.owner));
-                Loss::from_rejection(token, reason, current, Loss::FileReplaced)
-            }
-            None => Loss::FileReplaced,
-        },
-        // An access key that was taken back may be given again: the trust window decides.
-        error => Loss::CannotRenew { error: error.to_string() },
     }
 }

@@ -1,13 +1,12 @@
 //! Slots of a pool: borrowed, renewed in the background, and returned.
 
-use std::time::Duration;
-
-use litelease_hold::Window;
+use litelease_hold::{Wish, hold};
 use serde_json::{Value, json};
 
 use crate::Error;
-use crate::client::{Client, Grant, Secret, nonsense, slot};
-use crate::hold::{Held, HoldOptions};
+use crate::client::{Client, nonsense};
+use crate::hold::{Held, HoldOptions, ServerPlace};
+use crate::kind::Kind;
 
 /// A pool that is known by its URL, which is its secret. It needs no access key.
 ///
@@ -65,8 +64,8 @@ impl Pool {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn hold(&self, options: HoldOptions, note: &str) -> Result<Slot, Error> {
-        let ask = json!({ "note": note });
-        self.client.borrow(&self.path, None, "the pool", &ask, &options)
+        let kind = Kind::PoolSlot(self.path.clone());
+        self.client.borrow(kind, "the pool", json!({ "note": note }), &options)
     }
 }
 
@@ -91,38 +90,21 @@ impl Client {
         options: HoldOptions,
         note: &str,
     ) -> Result<Slot, Error> {
-        let ask = json!({ "name": name, "count": count, "note": note });
-        self.borrow("/v1/slot", Some(name), name, &ask, &options)
+        let claim = json!({ "name": name, "count": count, "note": note });
+        self.borrow(Kind::Slot, name, claim, &options)
     }
 
     fn borrow(
         &self,
-        base: &str,
-        pool: Option<&str>,
-        shown: &str,
-        ask: &Value,
+        kind: Kind,
+        name: &str,
+        claim: Value,
         options: &HoldOptions,
     ) -> Result<Slot, Error> {
         let HoldOptions { ttl, wait, .. } = *options;
-        let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
-        let body = |wait: f64| {
-            let mut body = ask.clone();
-            body["ttl"] = Duration::as_secs_f64(&ttl).into();
-            body["wait"] = wait.into();
-            body
-        };
-        let none = |_: &Value| Some(Error::NoneFree);
-        let (value, times) = self.acquire(&format!("{base}/borrow"), ttl, wait, &body, &none)?;
-        let read = || {
-            let (mut lease, secret) = slot(&value).zip(value["lease"].as_str())?;
-            lease.name = shown.into();
-            Some((lease, secret.to_owned(), value["position"].as_i64()?))
-        };
-        let (lease, secret, position) = read().ok_or_else(nonsense)?;
-        let (base, pool) = (base.to_owned(), pool.map(str::to_owned));
-        let secret = Secret::Slot { base, pool, lease: secret };
-        let trusted_until = times.trusted_until(&lease, ttl, window);
-        let held = self.keep(Grant { lease, secret, trusted_until }, ttl, window)?;
+        let mut place = ServerPlace::new(self, kind, claim);
+        let held = hold(&mut place, &Wish::new(name, "", ttl), ttl, wait)?.into();
+        let position = place.answer["position"].as_i64().ok_or_else(nonsense)?;
         Ok(Slot { held, position })
     }
 }

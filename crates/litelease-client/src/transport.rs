@@ -3,7 +3,6 @@
 use std::io;
 use std::time::Duration;
 
-use litelease_hold::unique;
 use serde_json::Value;
 use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
@@ -11,7 +10,7 @@ use ureq::unversioned::resolver::DefaultResolver;
 use ureq::{Agent, Body, RequestBuilder};
 
 use crate::Error;
-use crate::access::{Key, Place};
+use crate::access::{Key, ServerUrl};
 use crate::builder;
 use crate::local_socket::LocalConnector;
 
@@ -42,14 +41,14 @@ pub(crate) enum Outcome {
 }
 
 impl Transport {
-    pub(crate) fn new(place: &Place, key: Option<Key>, roots: RootCerts) -> Self {
+    pub(crate) fn new(server: &ServerUrl, key: Option<Key>, roots: RootCerts) -> Self {
         let config = Agent::config_builder()
             .tls_config(TlsConfig::builder().root_certs(roots).build())
             .http_status_as_error(false)
             // A redirect would take the access key somewhere else.
             .max_redirects(0)
             .max_redirects_will_error(false);
-        let config = match place.loopback {
+        let config = match server.loopback {
             Some(_) => config.proxy(None),
             None => config,
         };
@@ -61,7 +60,7 @@ impl Transport {
             }
             None => config.build().into(),
         };
-        Transport { agent, base: place.base.clone(), key }
+        Transport { agent, base: server.base.clone(), key }
     }
 
     /// Sends a call on names, and waits for its answer for at most `timeout`.
@@ -78,13 +77,6 @@ impl Transport {
         let request =
             request.header("content-type", "application/json").header("idempotency-key", tag);
         read(request.send(body.to_string()), tag)
-    }
-
-    /// Reads what is at a path, and waits for it for at most `timeout`.
-    pub(crate) fn get(&self, path: &str, timeout: Duration) -> Outcome {
-        let (request, tag) = (self.agent.get(format!("{}{path}", self.base)), unique());
-        let request = self.with_key(request.config().timeout_global(Some(timeout)).build());
-        read(request.header("idempotency-key", &tag).call(), &tag)
     }
 
     /// Opens a stream of events. A read fails if nothing comes for `patience`.

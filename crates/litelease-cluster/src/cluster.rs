@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use litelease_hold::ProcessKeeper;
+
 use crate::engine::{Engine, EngineFacts, Result};
-use crate::hold::Keeping;
 use crate::host::{Host, System};
 use crate::recall::Recall;
 
@@ -41,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: Options,
-    pub(crate) keeping: Keeping,
+    pub(crate) keeper: ProcessKeeper,
     recall: Mutex<Recall>,
 }
 
@@ -88,8 +89,8 @@ impl Cluster {
         options: Options,
         recall: Recall,
     ) -> Self {
-        let (recall, keeping) = (Mutex::new(recall), Keeping::default());
-        let shared = Arc::new(Shared { engine, host, options, keeping, recall });
+        let (recall, keeper) = (Mutex::new(recall), ProcessKeeper::new());
+        let shared = Arc::new(Shared { engine, host, options, keeper, recall });
         Cluster { shared, when: None, patience: None }
     }
 

@@ -1,25 +1,53 @@
 //! Held leases: claimed, kept alive by the keeper of the handle, and released at the end.
 
-use std::convert::Infallible;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_hold::{
-    Clock, HeldGrant, Hold, HolderKind, Identity, Keeper, Kept, Loss, LossSignal, Lost, NoKeeper,
-    ProcessKeeper, Renewal, Rows, Window,
+    Attached, Claimed, Clock, Granted, Held, HolderKind, Home, Identity, Liveness, NoKeeper, Place,
+    Rows, Wish, acquire, hold,
 };
 
 use crate::change::Answered;
 use crate::cluster::Cluster;
-use crate::engine::{Changes, Listener};
+use crate::engine::{Engine, Error};
 use crate::host::Host;
-use crate::kept_rows::{KeptRows, release};
-use crate::{ClaimResult, HoldError, Lease};
+use crate::kept_rows::KeptRows;
+use crate::{ClaimResult, Lease};
 
-/// How long a release tries. After that the keeper does, until the lease is over.
-const RELEASE: Duration = Duration::from_secs(5);
-/// The same where nobody can be told.
-const DROP: Duration = Duration::from_millis(100);
+/// The error of [`hold`](Cluster::hold) and [`claim_wait`](Cluster::claim_wait). Errors
+/// of the verbs and [`Lost`](crate::Lost) turn into it with `?`.
+///
+/// ```
+/// # use std::time::Duration;
+/// use litelease_cluster::{Cluster, HoldError, HoldOptions, MemoryEngine};
+///
+/// # fn main() -> Result<(), HoldError> {
+/// let cluster = Cluster::on(MemoryEngine::new());
+/// let held = cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+/// match cluster.hold("books", HoldOptions::new(Duration::from_secs(60))) {
+///     Err(HoldError::Busy(current)) => assert_eq!(current.owner, held.owner()),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub type HoldError = litelease_hold::HoldError<Error>;
+
+impl From<Error> for HoldError {
+    fn from(error: Error) -> Self {
+        HoldError::Lease(error)
+    }
+}
+
+/// How long a release tries that nobody waits for.
+const TAKE_BACK: Duration = Duration::from_millis(100);
+/// A waiter reads the row this often even if nothing wakes it.
+const POLL: Duration = Duration::from_secs(5);
+/// The same if the holder is a process of this machine, whose death is noticed.
+const POLL_NEAR: Duration = Duration::from_millis(500);
+/// How long a waiter pauses while the engine cannot be reached.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Options of a hold.
 ///
@@ -38,48 +66,6 @@ pub struct HoldOptions {
     ttl: Duration,
     wait: Duration,
     kind: HolderKind,
-}
-
-/// A lease that is kept alive in the background until this is dropped; then it is released, also on
-/// panic.
-///
-/// It is trusted until the start of the last successful renewal + ttl - margin, on a clock that
-/// counts the time a machine is suspended. The margin is a tenth of the ttl, at least 50 ms. After
-/// that it is lost, whatever the engine says, and stays lost: stop the work that needed it. A
-/// renewal whose answer was lost does not prolong trust.
-///
-/// A break, or a grant to somebody else, is told at once where the engine can be reached.
-///
-/// ```
-/// use std::time::Duration;
-/// use litelease_cluster::{Cluster, HoldError, HoldOptions, MemoryEngine};
-///
-/// # fn main() -> Result<(), HoldError> {
-/// let cluster = Cluster::on(MemoryEngine::new()); // or Cluster::open("etcd://10.0.0.1:2379")
-/// let held = cluster.hold("books", HoldOptions::new(Duration::from_secs(60)).wait(Duration::from_secs(5)))?;
-/// for shelf in ["fiction", "poetry"] {
-///     held.check()?; // Err(Lost { reason }) once it can no longer be trusted
-///     println!("{shelf}, under token {}", held.token());
-/// }
-/// drop(held); // released; a superseded grant is left alone
-/// assert_eq!(cluster.owner("books")?, None);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-#[must_use = "a hold that is dropped is released"]
-pub struct Held {
-    kept: Kept,
-    /// The keeper works as long as this is there.
-    cluster: Cluster,
-    released: bool,
-}
-
-/// The keeper of a handle, and who tells it about changes.
-#[derive(Default)]
-pub(crate) struct Keeping {
-    keeper: ProcessKeeper,
-    listener: OnceLock<Arc<dyn Listener>>,
 }
 
 impl HoldOptions {
@@ -107,35 +93,69 @@ impl Cluster {
     /// The owner text is unique to this hold: host, process and a random part. A thread of this
     /// handle renews all its holds every third of their ttl, many in one request. Clones of the
     /// handle share it. The time of [`at`](Cluster::at) is ignored: a hold needs clocks that go on.
+    ///
+    /// A break, or a grant to another owner, is reported at once where the engine can be reached.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use litelease_cluster::{Cluster, HoldError, HoldOptions, MemoryEngine};
+    ///
+    /// # fn main() -> Result<(), HoldError> {
+    /// let cluster = Cluster::on(MemoryEngine::new()); // or Cluster::open("etcd://10.0.0.1:2379")
+    /// let options = HoldOptions::new(Duration::from_secs(60)).wait(Duration::from_secs(5));
+    /// let held = cluster.hold("books", options)?;
+    /// for shelf in ["fiction", "poetry"] {
+    ///     held.check()?; // Err(Lost { reason }) once it can no longer be trusted
+    ///     println!("{shelf}, under token {}", held.token());
+    /// }
+    /// drop(held); // released; a superseded grant is left alone
+    /// assert_eq!(cluster.owner("books")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, HoldError> {
         let HoldOptions { ttl, wait, kind } = options;
-        let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
         let cluster = Cluster { when: None, ..self.clone() };
-        let keeper = cluster.keeper()?;
         let owner = Identity::new(kind).to_string();
-        let waited = cluster.wait_for(name, &owner, ttl, wait).inspect_err(|_| {
-            // It may have been stored all the same, and the owner text tells: nobody else uses it.
-            let _ = cluster.within(DROP).release_by_owner(name, &owner);
-        })?;
-        let Answered { answer, since, version, .. } = waited;
-        let lease = match answer {
-            ClaimResult::Acquired(lease) => lease,
-            ClaimResult::Busy(current) => return Err(HoldError::Busy(current)),
-        };
-        let grant = HeldGrant { name: name.into(), owner, token: lease.token, ttl };
-        let granted = Renewal::whole(lease.expires_at_ms);
-        let hold = Hold::new(grant, window, since, granted);
-        if let Err(reason) = hold.check(cluster.shared.host.counted()) {
-            let _ = cluster.within(DROP).release(&lease);
-            return Err(Lost { name: name.into(), reason }.into());
-        }
-        let open = || Ok::<_, Infallible>(cluster.kept_rows());
-        let kept = match keeper.keep("", hold, open) {
-            Ok(kept) => kept,
-            Err(never) => match never {},
-        };
-        cluster.shared.engine.follow(name, version);
-        Ok(Held { kept, cluster, released: false })
+        let mut place = ClusterPlace { cluster: &cluster, version: 0, left_ms: 0 };
+        hold(&mut place, &Wish::new(name, &owner, ttl), ttl, wait)
+    }
+
+    /// Claims like [`claim`](Cluster::claim), but waits until the name is free. Returns `Busy`
+    /// after `timeout`.
+    ///
+    /// A release anywhere wakes it at once. A holder that dies is succeeded when its lease is over.
+    /// On an engine without a clock, such as etcd, that is when its row was not renewed for a whole
+    /// ttl. If it held the name with [`hold`](Cluster::hold) or `litelease run` on this machine,
+    /// and in this container, it is succeeded within a second (Linux). Waiters are not queued: the
+    /// first to wait need not be the first to get the name.
+    ///
+    /// While the engine cannot be reached, it goes on waiting. A request that is under way then may
+    /// outlast `timeout` by some seconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// let (ttl, wait) = (Duration::from_millis(150), Duration::from_secs(60));
+    /// cluster.claim("books", "a", ttl)?;
+    /// // It is never renewed, so it is over before the waiting is.
+    /// let next = cluster.claim_wait("books", "b", ttl, wait)?;
+    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+    /// # Ok::<(), litelease_cluster::HoldError>(())
+    /// ```
+    pub fn claim_wait(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        timeout: Duration,
+    ) -> Result<ClaimResult, HoldError> {
+        let mut place = ClusterPlace { cluster: self, version: 0, left_ms: 0 };
+        Ok(match acquire(&mut place, &Wish::new(name, owner, ttl), timeout)? {
+            Ok(acquired) => ClaimResult::Acquired(acquired.granted.lease),
+            Err(current) => ClaimResult::Busy(current),
+        })
     }
 
     /// Returns the rows as the keeper renews them: for tests that step a keeper of their own.
@@ -143,105 +163,119 @@ impl Cluster {
     pub fn kept_rows(&self) -> Box<dyn Rows> {
         Box::new(KeptRows::new(self.clone()))
     }
-
-    /// Returns the keeper of this handle. It has a thread of its own, so that a slow engine keeps
-    /// no other holds of the process from being renewed.
-    fn keeper(&self) -> Result<Arc<Keeper>, NoKeeper> {
-        let Keeping { keeper, listener } = &self.shared.keeping;
-        let host = || Arc::clone(&self.shared.host);
-        let keeper = keeper.get_with(|| Arc::new(HostClock(host())))?;
-        listener.get_or_init(|| {
-            let nudge: Arc<dyn Listener> = Arc::new(Nudge(Arc::downgrade(&keeper)));
-            self.shared.engine.listen(Changes::Tokens, Arc::downgrade(&nudge));
-            nudge
-        });
-        Ok(keeper)
-    }
 }
 
-impl Held {
-    /// Returns the name that is held.
-    pub fn name(&self) -> &str {
-        &self.kept.hold.grant().name
-    }
-
-    /// Returns the owner text, which is unique to this hold: host, process and a random part.
-    pub fn owner(&self) -> &str {
-        &self.kept.hold.grant().owner
-    }
-
-    /// Returns the fencing token of this grant.
-    pub fn token(&self) -> i64 {
-        self.kept.hold.grant().token
-    }
-
-    /// Returns the grant as the verbs take it, with the expiry of the last renewal.
-    pub fn lease(&self) -> Lease {
-        let HeldGrant { name, owner, token, .. } = self.kept.hold.grant().clone();
-        Lease { name, owner, token, expires_at_ms: self.kept.hold.expires_at_ms() }
-    }
-
-    /// Checks whether the lease can still be trusted. Once this has failed it always fails.
-    pub fn check(&self) -> Result<(), Lost> {
-        self.kept.hold.check(self.now()).map_err(|reason| self.as_lost(reason))
-    }
-
-    /// Returns a signal for other threads: they can wait for the loss of this lease.
-    pub fn lost(&self) -> LossSignal {
-        LossSignal::new(self.kept.hold.clone())
-    }
-
-    /// Calls `callback` on a thread of its own when the lease is lost; at once if it already is.
-    pub fn on_lost(&self, callback: impl FnOnce(&Lost) + Send + 'static) {
-        let name = self.name().to_owned();
-        self.kept.hold.on_lost(move |reason| callback(&Lost { name, reason: reason.clone() }));
-    }
-
-    /// Releases the lease and returns whether that worked. Dropping the hold releases it, too, and
-    /// ignores errors.
-    ///
-    /// If the engine cannot be reached, it tries for a few seconds; after that the keeper keeps
-    /// trying until the lease is over.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease_cluster::*;
-    /// # let cluster = Cluster::on(MemoryEngine::new());
-    /// let held = cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// held.release()?;
-    /// assert_eq!(cluster.owner("books")?, None);
-    /// # Ok::<(), HoldError>(())
-    /// ```
-    pub fn release(mut self) -> Result<(), Lost> {
-        self.released = true;
-        self.release_within(RELEASE).map_err(|reason| self.as_lost(reason))
-    }
-
-    /// Releases the row. A renewal that is under way is not waited for: of the two, only the first
-    /// is stored as it was sent, and the release is tried again.
-    fn release_within(&self, patience: Duration) -> Result<(), Loss> {
-        let cluster = self.cluster.within(patience);
-        self.kept.release_by(Duration::ZERO, |grant| release(&cluster, grant))
-    }
-
-    fn as_lost(&self, reason: Loss) -> Lost {
-        Lost { name: self.name().into(), reason }
-    }
-
-    fn now(&self) -> Duration {
-        self.cluster.shared.host.counted()
-    }
+/// An engine as a place, for one hold or one wait.
+struct ClusterPlace<'c> {
+    cluster: &'c Cluster,
+    /// The row of the lease that was in the way at the last claim: its version, and how much of the
+    /// lease is left, at most.
+    version: i64,
+    left_ms: i64,
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        // The watch is the parent's.
-        if !self.kept.hold.is_forked() {
-            self.cluster.shared.engine.unfollow(self.name());
+impl Place for ClusterPlace<'_> {
+    type Error = Error;
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(HostClock(Arc::clone(&self.cluster.shared.host)))
+    }
+
+    /// The keeper of this handle has a thread of its own, so that a slow engine keeps no other
+    /// holds of the process from being renewed.
+    fn home(&self) -> Result<Home, NoKeeper> {
+        let keeper = self.cluster.shared.keeper.get_with(|| self.clock())?;
+        Ok(Home { keeper, key: String::new() })
+    }
+
+    fn claim(&mut self, wish: &Wish<'_>) -> Result<Claimed, Error> {
+        let Wish { name, owner, ttl, .. } = *wish;
+        let answered = match wish.dead {
+            Some(dead) => self.cluster.claim_once_from_dead(name, owner, ttl, dead.into()),
+            None => self.cluster.claim_once(name, owner, ttl, 0),
+        };
+        let Answered { answer, version, left_ms, .. } = answered?;
+        match answer {
+            ClaimResult::Acquired(lease) => {
+                let (engine, name) = (Arc::clone(&self.cluster.shared.engine), name.to_owned());
+                // Changes since this version are reported, so nothing is missed until then.
+                let attach = move || Box::new(Followed::new(engine, name, version)) as Attached;
+                let attach = Some(Box::new(attach) as _);
+                Ok(Claimed::Granted(Granted { attach, ..Granted::whole(lease) }))
+            }
+            ClaimResult::Busy(current) => {
+                (self.version, self.left_ms) = (version, left_ms);
+                Ok(Claimed::Busy(current))
+            }
         }
-        if !self.released {
-            // A drop cannot tell, and must not take long; what was superseded is left alone.
-            let _ = self.release_within(DROP);
+    }
+
+    fn request(
+        &mut self,
+        _: &Wish<'_>,
+        _: Option<Duration>,
+        _: &Lease,
+    ) -> Result<Option<i64>, Error> {
+        Ok(None)
+    }
+
+    fn accept(
+        &mut self,
+        _: &Wish<'_>,
+        _: &Lease,
+        _: Option<i64>,
+    ) -> Result<Option<Granted>, Error> {
+        Ok(None)
+    }
+
+    fn withdraw(&mut self, _: &Wish<'_>) -> Result<Option<Lease>, Error> {
+        Ok(None)
+    }
+
+    fn take_back(&mut self, wish: &Wish<'_>) {
+        // The owner text tells: no other grant uses it.
+        let _ = self.cluster.within(TAKE_BACK).release_by_owner(wish.name, wish.owner);
+    }
+
+    fn wait(&mut self, wish: &Wish<'_>, current: &Lease, at_most: Duration) {
+        let longest = if is_near(&current.owner) { POLL_NEAR } else { POLL };
+        let over = Duration::from_millis(u64::try_from(self.left_ms).unwrap_or(0).max(1));
+        let time = over.min(longest).min(at_most);
+        self.cluster.shared.engine.nap(wish.name, self.version, time);
+    }
+
+    fn pause(&mut self, error: &Error, at_most: Duration) -> bool {
+        let may_pass = error.is_transient();
+        if may_pass {
+            self.cluster.shared.host.pause(PAUSE.min(at_most));
+        }
+        may_pass
+    }
+
+    fn rows(&self) -> Result<Box<dyn Rows>, Error> {
+        Ok(self.cluster.kept_rows())
+    }
+}
+
+/// A watch on one held name, which ends when this is dropped.
+struct Followed {
+    engine: Arc<dyn Engine>,
+    name: String,
+    /// In a forked process, the watch is the parent's.
+    process: u32,
+}
+
+impl Followed {
+    fn new(engine: Arc<dyn Engine>, name: String, version: i64) -> Self {
+        engine.follow(&name, version);
+        Followed { engine, name, process: std::process::id() }
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            self.engine.unfollow(&self.name);
         }
     }
 }
@@ -253,15 +287,13 @@ impl Clock for HostClock {
     fn now(&self) -> Duration {
         self.0.counted()
     }
+
+    fn sleep(&self, time: Duration) {
+        self.0.pause(time);
+    }
 }
 
-/// Makes the keeper look at what others have changed.
-struct Nudge(Weak<Keeper>);
-
-impl Listener for Nudge {
-    fn changed(&self, name: Option<&str>, token: Option<i64>) {
-        if let Some(keeper) = self.0.upgrade() {
-            keeper.changed(name, token);
-        }
-    }
+/// Checks whether the holder is a process of this machine.
+fn is_near(owner: &str) -> bool {
+    Identity::parse(owner).is_some_and(|holder| holder.liveness() != Liveness::Unknown)
 }

@@ -1,14 +1,15 @@
 //! The rows of an engine as the keeper renews them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_core::{Claimant, Reason};
-use litelease_hold::{Due, HeldGrant, Loss, Renewal, Rows, Seen};
+use litelease_hold::{Current, Due, HeldGrant, Loss, Notice, Renewal, Rows};
 
 use crate::batch::Renewing;
 use crate::cluster::Cluster;
-use crate::engine::Error;
+use crate::engine::{Changes, Error, Listener};
 use crate::limits::in_ms;
 use crate::{Lease, ReleaseResult, RenewResult};
 
@@ -17,11 +18,22 @@ pub(crate) struct KeptRows {
     /// What the engine has refused since the last renewal. It is the reason of a loss, also if the
     /// last try before the end of the window had no time left for an answer.
     refused: Option<Error>,
+    /// The engine notifies it as long as it is here.
+    listener: Option<Arc<dyn Listener>>,
+}
+
+/// Passes on what others have changed.
+struct Notifies(Notice);
+
+impl Listener for Notifies {
+    fn changed(&self, name: Option<&str>, token: Option<i64>) {
+        self.0.changed(name, token);
+    }
 }
 
 impl KeptRows {
     pub(crate) fn new(cluster: Cluster) -> Self {
-        KeptRows { cluster, refused: None }
+        KeptRows { cluster, refused: None, listener: None }
     }
 
     /// Returns the error that says why a renewal failed.
@@ -41,27 +53,38 @@ impl Rows for KeptRows {
     fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
         // An answer that comes after the end of the window is of no use, and while one is waited
         // for, nobody is told that it is over.
-        let trusted = due.iter().map(|due| due.trusted_for).filter(|time| !time.is_zero());
-        let time = trusted.min().unwrap_or(Duration::ZERO);
+        let within = due.iter().map(|due| due.trusted_for.min(due.answer_within));
+        let time = within.filter(|time| !time.is_zero()).min().unwrap_or(Duration::ZERO);
         let asked: Vec<Renewing<'_>> = due.iter().map(|due| renewing(due.grant)).collect();
         let answers = self.cluster.renew_many(&asked, time);
         let answers = due.iter().zip(answers);
         answers.map(|(due, answer)| renewal(due.grant.token, self.reason(answer))).collect()
     }
 
-    fn release(&mut self, grant: &HeldGrant) -> Result<(), Loss> {
-        release(&self.cluster.within(Duration::ZERO), grant)
+    fn release(&mut self, grant: &HeldGrant, time: Duration) -> Result<(), Loss> {
+        release(&self.cluster.within(time), grant)
     }
 
-    fn look(&mut self, _: &HeldGrant) -> Seen {
-        Seen { is_current: true, asked: None }
+    /// The engine notifies of changes, and renewals tell what they mean.
+    fn read(&mut self, _: &HeldGrant) -> Current {
+        Current::unknown()
     }
 
-    fn is_moved(&self) -> bool {
-        false
+    fn hand_over(&mut self, _: &HeldGrant, _: Duration) -> Result<Option<Lease>, Loss> {
+        Ok(None)
     }
 
-    fn is_file(&self) -> bool {
+    fn listen(&mut self, notice: Notice) {
+        let listener: Arc<dyn Listener> = Arc::new(Notifies(notice));
+        self.cluster.shared.engine.listen(Changes::Tokens, Arc::downgrade(&listener));
+        self.listener = Some(listener);
+    }
+
+    fn beside(&self) -> Option<Box<dyn Rows>> {
+        Some(Box::new(KeptRows::new(self.cluster.clone())))
+    }
+
+    fn is_moved(&mut self) -> bool {
         false
     }
 }

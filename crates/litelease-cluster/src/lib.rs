@@ -34,7 +34,6 @@ mod etcd;
 mod floor;
 mod guard;
 mod hold;
-mod hold_error;
 mod host;
 mod kept_rows;
 mod limits;
@@ -44,19 +43,17 @@ mod open;
 mod postgres;
 mod recall;
 mod verbs;
-mod wait;
 mod watch;
 
 pub use cluster::{Cluster, Options};
 pub use engine::{Engine, EngineFacts, EngineUrl, Error, Guard, GuardInfo, Result};
-pub use hold::{Held, HoldOptions};
-pub use hold_error::HoldError;
+pub use hold::{HoldError, HoldOptions};
 pub use host::{Host, System};
 pub use litelease_core::{
     BreakResult, ClaimResult, GrantRef, Lease, LeaseRow, Reason, ReleaseResult, RenewResult,
     Status, TransferResult,
 };
-pub use litelease_hold::{Identity, Loss, LossSignal, Lost};
+pub use litelease_hold::{Held, Identity, Loss, LossSignal, Lost};
 pub use memory::{MemoryEngine, MemoryRows};
 #[doc(hidden)]
 pub use recall::Recall;

@@ -6,6 +6,9 @@ use std::time::Duration;
 pub trait Clock: Send + Sync {
     /// Returns the current time.
     fn now(&self) -> Duration;
+
+    /// Sleeps for this long on this clock.
+    fn sleep(&self, time: Duration);
 }
 
 /// The system's monotonic clock that also counts suspend: while this machine sleeps, leases go on
@@ -32,6 +35,10 @@ impl Clock for SystemClock {
         // system.
         unsafe { libc::clock_gettime(COUNTS_SLEEP, &mut time) };
         Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
     }
 }
 

@@ -10,7 +10,7 @@ use litelease_core::GrantRef;
 use crate::Loss;
 
 /// A grant that the keeper renews.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct HeldGrant {
     /// The name that is held.
     pub name: String,
@@ -20,6 +20,18 @@ pub struct HeldGrant {
     pub token: i64,
     /// The ttl of each renewal.
     pub ttl: Duration,
+    /// The secret that proves to its place that the grant is its holder's. Empty where the owner
+    /// text does.
+    pub secret: String,
+}
+
+impl fmt::Debug for HeldGrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HeldGrant { name, owner, token, ttl, secret: _ } = self;
+        let mut shown = f.debug_struct("HeldGrant");
+        shown.field("name", name).field("owner", owner).field("token", token).field("ttl", ttl);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl<'a> From<&'a HeldGrant> for GrantRef<'a> {
@@ -132,10 +144,10 @@ impl Renewal {
     }
 }
 
-/// Somebody asks the holder to give its grant up.
+/// A request that the holder give its grant up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Who asks.
+pub struct HandoverRequest {
+    /// The owner that asks.
     pub requester: String,
     /// The time from which on renewals are refused, in Unix milliseconds.
     pub until_ms: i64,
@@ -144,7 +156,7 @@ pub struct Asked {
 type Callback = Box<dyn FnOnce(&Loss) + Send>;
 
 /// A callback for requests, of which there may be several.
-type Listener = Arc<Mutex<dyn FnMut(&Asked) + Send>>;
+type Listener = Arc<Mutex<dyn FnMut(&HandoverRequest) + Send>>;
 
 /// A grant that a keeper renews, shared by its holder and the keeper.
 pub struct Hold {
@@ -171,7 +183,7 @@ struct State {
     loss: Option<Loss>,
     callbacks: Vec<Callback>,
     /// The open request for the grant.
-    asked: Option<Asked>,
+    request: Option<HandoverRequest>,
     listeners: Vec<Listener>,
     /// The holder has given it up.
     ended: bool,
@@ -197,7 +209,7 @@ impl Hold {
             trouble: None,
             loss: None,
             callbacks: Vec::new(),
-            asked: None,
+            request: None,
             listeners: Vec::new(),
             ended: false,
         };
@@ -384,33 +396,33 @@ impl Hold {
     }
 
     /// Records the open request for the grant, or that there is none. A new one is passed on.
-    pub(crate) fn heard(&self, asked: Option<Asked>) {
+    pub(crate) fn requested(&self, request: Option<HandoverRequest>) {
         let mut state = self.state();
-        if state.asked == asked || state.ended {
+        if state.request == request || state.ended {
             return;
         }
-        state.asked.clone_from(&asked);
+        state.request.clone_from(&request);
         let listeners = state.listeners.clone();
         drop(state);
-        if let Some(asked) = asked {
-            pass_on(listeners, asked);
+        if let Some(request) = request {
+            pass_on(listeners, request);
         }
     }
 
     /// Returns the open request for the grant, as far as it was noticed.
-    pub fn asked(&self) -> Option<Asked> {
-        self.state().asked.clone()
+    pub fn request(&self) -> Option<HandoverRequest> {
+        self.state().request.clone()
     }
 
     /// Calls `callback` on a thread of its own for every request, and at once if there is one.
-    pub fn on_asked(&self, callback: impl FnMut(&Asked) + Send + 'static) {
+    pub fn on_request(&self, callback: impl FnMut(&HandoverRequest) + Send + 'static) {
         let listener: Listener = Arc::new(Mutex::new(callback));
         let mut state = self.state();
         state.listeners.push(listener.clone());
-        let asked = state.asked.clone();
+        let request = state.request.clone();
         drop(state);
-        if let Some(asked) = asked {
-            pass_on(vec![listener], asked);
+        if let Some(request) = request {
+            pass_on(vec![listener], request);
         }
     }
 
@@ -465,14 +477,14 @@ impl fmt::Debug for Hold {
 }
 
 /// Passes a request on, on another thread.
-fn pass_on(listeners: Vec<Listener>, asked: Asked) {
+fn pass_on(listeners: Vec<Listener>, request: HandoverRequest) {
     if listeners.is_empty() {
         return;
     }
     let told = move || {
         for listener in listeners {
             let mut listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = catch_unwind(AssertUnwindSafe(|| listener(&asked)));
+            let _ = catch_unwind(AssertUnwindSafe(|| listener(&request)));
         }
     };
     let _ = std::thread::Builder::new().name("litelease request".into()).spawn(told);

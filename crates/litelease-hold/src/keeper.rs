@@ -2,75 +2,18 @@
 //! file share a transaction.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use litelease_core::Lease;
+
 use crate::process_keeper::unshared;
-use crate::watch::{Listener, watch};
-use crate::{Asked, Clock, HeldGrant, Hold, Loss, Renewal};
-
-/// The rows of one file, on the keeper's own connection. A call must return soon, even if the file
-/// is locked, because other files are waiting.
-pub trait Rows: Send {
-    /// Renews these grants in one transaction. Returns for each what was granted, or the reason why
-    /// not.
-    fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>>;
-
-    /// Releases this grant. Returns an error, and changes nothing, if it is no longer current.
-    fn release(&mut self, grant: &HeldGrant) -> Result<(), Loss>;
-
-    /// Looks at the row of this grant, without taking the write lock.
-    fn look(&mut self, grant: &HeldGrant) -> Seen;
-
-    /// Hands this grant to who asks for it, for `ttl`. Returns none if nobody does, and an error if
-    /// it is no longer current.
-    fn hand_over(&mut self, _grant: &HeldGrant, _ttl: Duration) -> Result<Option<Handed>, Loss> {
-        Ok(None)
-    }
-
-    /// Checks whether the file is no longer at the path where it was opened.
-    fn is_moved(&self) -> bool;
-
-    /// Checks whether the place is a file, which the keeper itself watches for changes. Otherwise
-    /// somebody calls [`Keeper::changed`].
-    fn is_file(&self) -> bool {
-        true
-    }
-}
-
-/// The row of a grant, as it was seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// Whether the row still names the grant.
-    pub is_current: bool,
-    /// The open request for the grant.
-    pub asked: Option<Asked>,
-}
-
-/// A grant that was handed over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handed {
-    /// The new owner, who has asked for it.
-    pub owner: String,
-    /// The new token.
-    pub token: i64,
-    /// The expiry of the new grant, in Unix milliseconds.
-    pub expires_at_ms: i64,
-}
-
-/// A grant that is due to be renewed.
-#[derive(Clone, Copy, Debug)]
-pub struct Due<'g> {
-    /// The grant.
-    pub grant: &'g HeldGrant,
-    /// How long ago its holder made progress, if that is not stored yet. It is stored first.
-    pub progress: Option<Duration>,
-    /// For how long it is trusted if this renewal fails. An answer that comes later is useless.
-    pub trusted_for: Duration,
-}
+use crate::watch::Listener;
+use crate::{
+    Clock, Current, Due, HeldGrant, Hold, Loss, LossSignal, Notice, Renewal, Rows, Window,
+};
 
 /// Renews the holds of a process.
 ///
@@ -89,25 +32,29 @@ struct Alarm {
     rings: Condvar,
 }
 
-/// The holds of one file.
-struct Group {
-    file: String,
-    is_file: bool,
+/// The holds that share rows.
+pub(crate) struct Group {
+    key: String,
     rows: Mutex<Box<dyn Rows>>,
+    /// A second handle on the same rows, for callers that must not wait for the keeper.
+    beside: Option<Mutex<Box<dyn Rows>>>,
     holds: Mutex<Vec<Arc<Hold>>>,
-    /// Holds that were given up while the file was locked, and still have to be released.
-    leftovers: Mutex<Vec<Arc<Hold>>>,
-    /// The file was written since the rows were last checked.
+    /// Holds that were given up while the place was locked, and still have to be released. Each
+    /// keeps the keeper at work.
+    leftovers: Mutex<Vec<(Arc<Hold>, Arc<Keeper>)>>,
+    /// The file was written since the rows were last read.
     was_written: AtomicBool,
-    last_look: Mutex<Duration>,
+    last_read: Mutex<Duration>,
+    clock: Arc<dyn Clock>,
     alarm: Arc<Alarm>,
 }
 
-/// A hold and the way to give it up.
+/// A hold and the way to give it up. The keeper works as long as this is there.
 pub struct Kept {
     /// The hold, for its holder.
     pub hold: Arc<Hold>,
     group: Arc<Group>,
+    keeper: Arc<Keeper>,
 }
 
 /// The keeper wakes up this often while it has holds, even if nothing is due.
@@ -116,7 +63,11 @@ const LONGEST_NAP: Duration = Duration::from_secs(1);
 /// How long to wait before the keeper tries a release again, if the file is locked.
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a caller waits before it tries again, if the file is locked.
+/// For how long a grant that came late is tried to be renewed.
+const FIRST_RENEWAL: Duration = Duration::from_secs(5);
+
+/// How long a caller waits before it tries again, if the file is locked. Where calls take long, it
+/// waits for [`RELEASE_PAUSE`].
 const CALLER_PAUSE: Duration = Duration::from_millis(1);
 
 impl Keeper {
@@ -125,87 +76,78 @@ impl Keeper {
         Keeper { clock, groups: Mutex::default(), alarm: Arc::default() }
     }
 
-    /// Starts the thread, which runs as long as the process.
-    pub fn start(self: Arc<Self>) -> std::io::Result<()> {
-        let body = move || loop {
-            let next = self.step();
-            self.alarm.wait(self.nap(next));
-        };
-        spawn(body).map(drop)
-    }
-
-    /// Starts the thread, which runs until the last reference to the keeper is dropped.
-    pub fn start_while_used(self: &Arc<Self>) -> std::io::Result<()> {
+    /// Starts the thread, which runs until the last reference to the keeper is dropped. What is
+    /// left to be released has one.
+    pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
         let (keeper, alarm) = (Arc::downgrade(self), self.alarm.clone());
         let body = move || {
             while let Some(keeper) = keeper.upgrade() {
                 let next = keeper.step();
-                let nap = keeper.nap(next);
-                // Nobody else may have a reference any more: then this drops it, and that rings.
+                let time = keeper.time_to(next);
+                // Dropped before it sleeps: if it is the last reference, that wakes this thread.
                 drop(keeper);
-                alarm.wait(nap);
+                alarm.wait(time);
             }
         };
         spawn(body).map(drop)
     }
 
-    /// Begins to renew `hold`, a grant in `file`, which may be another place than a file. Opens the
-    /// rows if the keeper has no hold there yet.
+    /// Begins to renew `hold`. Holds with equal keys share rows, which `open` opens for the first
+    /// of them.
     pub fn keep<E>(
-        &self,
-        file: &str,
+        self: &Arc<Self>,
+        key: &str,
         hold: Hold,
         open: impl FnOnce() -> Result<Box<dyn Rows>, E>,
     ) -> Result<Kept, E> {
+        Ok(self.add(self.group(key, open)?, hold))
+    }
+
+    /// Returns the group with this key.
+    pub(crate) fn group<E>(
+        &self,
+        key: &str,
+        open: impl FnOnce() -> Result<Box<dyn Rows>, E>,
+    ) -> Result<Arc<Group>, E> {
+        if let Some(found) = self.find(&locked(&self.groups), key) {
+            return Ok(found);
+        }
+        // Opened without the lock: it may take long, and the keeper needs the lock for all others.
+        let group = Arc::new(Group::new(key, open()?, self));
         let mut groups = locked(&self.groups);
-        // Rows that were opened before the file was replaced belong to the old file.
-        let found = groups.iter().find(|group| group.file == file && !group.is_moved());
-        let group = match found {
-            Some(group) => group.clone(),
-            None => {
-                let group = Arc::new(Group::new(file, open()?, self.alarm.clone()));
-                if group.is_file {
-                    watch(Path::new(file), &group);
-                }
-                groups.push(group.clone());
-                group
-            }
-        };
+        if let Some(found) = self.find(&groups, key) {
+            return Ok(found);
+        }
+        locked(&group.rows).listen(Notice { group: Arc::downgrade(&group) });
+        groups.push(group.clone());
+        Ok(group)
+    }
+
+    /// Returns the group with this key, unless its rows belong to a file that was replaced since.
+    fn find(&self, groups: &[Arc<Group>], key: &str) -> Option<Arc<Group>> {
+        groups.iter().find(|group| group.key == key && !group.is_moved()).cloned()
+    }
+
+    /// Begins to renew a hold of this group.
+    pub(crate) fn add(self: &Arc<Self>, group: Arc<Group>, hold: Hold) -> Kept {
         let hold = Arc::new(hold);
         locked(&group.holds).push(hold.clone());
         self.alarm.ring();
-        Ok(Kept { hold, group })
+        Kept { hold, group, keeper: self.clone() }
     }
 
-    /// Records that `file` was written: its holds are checked soon. Where the system can watch
-    /// files, this happens by itself.
-    pub fn was_written(&self, file: &str) {
-        locked(&self.groups)
-            .iter()
-            .filter(|group| group.file == file)
-            .for_each(|group| group.nudge());
+    /// Records that rows with this key were written: their holds are checked soon. Where the system
+    /// can watch files, this happens by itself.
+    pub fn was_written(&self, key: &str) {
+        let groups = locked(&self.groups);
+        groups.iter().filter(|group| group.key == key).for_each(|group| group.nudge());
     }
 
-    /// Records that the row of `name`, or any row if it is `None`, may have been changed by others,
-    /// and now has this token, if that is known. Its holds are renewed at once: the answer tells
-    /// whether they are lost.
-    pub fn changed(&self, name: Option<&str>, token: Option<i64>) {
-        let now = self.clock.now();
+    /// Records a change by others in the rows with this key, as [`Notice::changed`] does.
+    pub fn changed(&self, key: &str, name: Option<&str>, token: Option<i64>) {
         let groups = locked(&self.groups).clone();
-        let is_meant = |hold: &Arc<Hold>| {
-            let HeldGrant { name: held, token: own, .. } = hold.grant();
-            name.is_none_or(|name| held == name) && token != Some(*own)
-        };
-        let mut has_hurried = false;
-        for group in &groups {
-            for hold in locked(&group.holds).iter().filter(|hold| is_meant(hold)) {
-                hold.hurry(now);
-                has_hurried = true;
-            }
-        }
-        if has_hurried {
-            self.alarm.ring();
-        }
+        let its = groups.iter().filter(|group| group.key == key);
+        its.for_each(|group| group.changed(name, token));
     }
 
     /// Does everything that is due now. Returns when something is due next.
@@ -219,10 +161,15 @@ impl Keeper {
         };
         let step = |group: &Arc<Group>| {
             // A locked file takes time. Losses in other files must be reported meanwhile.
+            let mut back_by = Duration::MAX;
             for hold in groups.iter().flat_map(|group| group.holds()) {
-                let _ = hold.check(self.clock.now());
+                let now = self.clock.now();
+                let _ = hold.check(now);
+                if hold.trusted_until() > now {
+                    back_by = back_by.min(hold.trusted_until());
+                }
             }
-            group.step(&*self.clock)
+            group.step(&*self.clock, back_by)
         };
         groups.iter().filter_map(step).min()
     }
@@ -235,8 +182,8 @@ impl Keeper {
         }
     }
 
-    /// Returns how long the thread sleeps if nobody rings.
-    fn nap(&self, next: Option<Duration>) -> Duration {
+    /// Returns how long the thread sleeps if nothing wakes it.
+    fn time_to(&self, next: Option<Duration>) -> Duration {
         // Sleeps are short, because a timer fires late after a suspend. Without holds, sleep until
         // woken.
         let has_none = locked(&self.groups).is_empty();
@@ -272,51 +219,124 @@ impl Alarm {
 }
 
 impl Group {
-    fn new(file: &str, rows: Box<dyn Rows>, alarm: Arc<Alarm>) -> Self {
+    fn new(key: &str, rows: Box<dyn Rows>, keeper: &Keeper) -> Self {
         Group {
-            file: file.into(),
-            is_file: rows.is_file(),
+            key: key.into(),
+            beside: rows.beside().map(Mutex::new),
             rows: Mutex::new(rows),
             holds: Mutex::default(),
             leftovers: Mutex::default(),
             was_written: AtomicBool::new(false),
-            last_look: Mutex::default(),
-            alarm,
+            last_read: Mutex::default(),
+            clock: keeper.clock.clone(),
+            alarm: keeper.alarm.clone(),
         }
     }
 
-    fn step(&self, clock: &dyn Clock) -> Option<Duration> {
+    /// Uses the rows without waiting for a renewal that is under way, where that can take long.
+    fn with_rows<T>(&self, work: impl FnOnce(&mut dyn Rows) -> T) -> T {
+        let beside = self.beside.as_ref().and_then(|beside| locked(beside).beside());
+        match beside {
+            Some(mut rows) => work(&mut *rows),
+            None => work(&mut **locked(&self.rows)),
+        }
+    }
+
+    /// Returns from when a new grant is trusted, and how long it lasts. A grant that was asked for
+    /// so long ago that a renewal would be due is renewed first.
+    ///
+    /// If that fails, and the grant can still be trusted, the keeper goes on trying. Otherwise this
+    /// does, for some seconds.
+    pub(crate) fn first_trust(
+        &self,
+        grant: &HeldGrant,
+        window: Window,
+        asked: Duration,
+        granted: Renewal,
+    ) -> Result<(Duration, Renewal), Loss> {
+        let lasts = granted.granted.unwrap_or(grant.ttl).min(grant.ttl);
+        let begin = self.clock.now();
+        if begin < asked.saturating_add(lasts / 3) {
+            return Ok((asked, granted));
+        }
+        let deadline = begin.saturating_add(grant.ttl.min(FIRST_RENEWAL));
+        loop {
+            let start = self.clock.now();
+            let trusted_for = window.end(Duration::ZERO);
+            let due = Due { grant, progress: None, trusted_for, answer_within: trusted_for };
+            let answer = self.with_rows(|rows| rows.renew(&[due])).pop();
+            let now = self.clock.now();
+            let is_late = now >= start + trusted_for;
+            let trouble = match answer.unwrap_or(Err(Loss::Expired)) {
+                Ok(renewal) if !is_late => return Ok((start, renewal)),
+                Ok(_) => Loss::Expired,
+                Err(loss) if !loss.is_trouble_of_file() => return Err(loss),
+                Err(_) if now < window.end_of(asked, granted.granted) => {
+                    return Ok((asked, granted));
+                }
+                Err(trouble) => trouble,
+            };
+            if now >= deadline {
+                return Err(trouble);
+            }
+            let is_locked = matches!(trouble, Loss::BlockedByWriter { .. });
+            let left = deadline.saturating_sub(now);
+            let pause = if is_locked { window.locked_pause(left) } else { window.pause() };
+            self.clock.sleep(pause);
+        }
+    }
+
+    /// Renews holds of this name, or all, at once, unless their token is this one.
+    pub(crate) fn changed(&self, name: Option<&str>, token: Option<i64>) {
+        let now = self.clock.now();
+        let is_meant = |hold: &&Arc<Hold>| {
+            let HeldGrant { name: held, token: own, .. } = hold.grant();
+            name.is_none_or(|name| held == name) && token != Some(*own)
+        };
+        let holds = locked(&self.holds);
+        let mut has_hurried = false;
+        for hold in holds.iter().filter(is_meant) {
+            hold.hurry(now);
+            has_hurried = true;
+        }
+        if has_hurried {
+            self.alarm.ring();
+        }
+    }
+
+    /// Does everything that is due now. The first loss of any hold is to be reported at `back_by`.
+    fn step(&self, clock: &dyn Clock, back_by: Duration) -> Option<Duration> {
         self.release_leftovers(clock.now());
         let holds = self.holds();
-        let next_look = self.look(&holds, clock.now());
+        let next_read = self.read(&holds, clock.now());
         let now = clock.now();
         if holds.iter().any(|hold| hold.is_due(now, false)) {
-            self.renew(&holds, clock);
+            self.renew(&holds, clock, back_by);
         }
         let next_release = (!locked(&self.leftovers).is_empty()).then_some(now + RELEASE_PAUSE);
-        holds.iter().filter_map(|hold| hold.next()).chain(next_look).chain(next_release).min()
+        holds.iter().filter_map(|hold| hold.next()).chain(next_read).chain(next_release).min()
     }
 
     /// Checks the holds against the rows if the file was written. Returns when to check if it is
     /// too early. A hold that does not match its row is renewed at once: the answer to that gives
     /// the reason.
-    fn look(&self, holds: &[Arc<Hold>], now: Duration) -> Option<Duration> {
+    fn read(&self, holds: &[Arc<Hold>], now: Duration) -> Option<Duration> {
         if !self.was_written.load(Ordering::SeqCst) {
             return None;
         }
         // A file that is written constantly is not checked constantly.
         let pause = holds.iter().map(|hold| hold.window().pause()).min()?;
-        let mut last_look = locked(&self.last_look);
-        if now < *last_look + pause {
-            return Some(*last_look + pause);
+        let mut last_read = locked(&self.last_read);
+        if now < *last_read + pause {
+            return Some(*last_read + pause);
         }
-        *last_look = now;
+        *last_read = now;
         self.was_written.store(false, Ordering::SeqCst);
         let mut rows = locked(&self.rows);
         for hold in holds {
-            match rows.look(hold.grant()) {
-                Seen { is_current: true, asked } => hold.heard(asked),
-                Seen { is_current: false, .. } => hold.hurry(now),
+            match rows.read(hold.grant()) {
+                Current { is_current: true, request } => hold.requested(request),
+                Current { is_current: false, .. } => hold.hurry(now),
             }
         }
         None
@@ -324,7 +344,7 @@ impl Group {
 
     /// Renews all holds that are due or soon will be, so that they share transactions from then
     /// on.
-    fn renew(&self, holds: &[Arc<Hold>], clock: &dyn Clock) {
+    fn renew(&self, holds: &[Arc<Hold>], clock: &dyn Clock, back_by: Duration) {
         let mut rows = locked(&self.rows);
         let start = clock.now();
         let batch: Vec<_> = holds.iter().filter(|hold| hold.is_due(start, true)).collect();
@@ -334,6 +354,7 @@ impl Group {
                 grant: hold.grant(),
                 progress: hold.unsaved_progress(start),
                 trusted_for: hold.trusted_until().saturating_sub(start),
+                answer_within: back_by.saturating_sub(start),
             })
             .collect();
         let answers = rows.renew(&due);
@@ -349,20 +370,23 @@ impl Group {
     }
 
     fn release_leftovers(&self, now: Duration) {
-        let mut leftovers = locked(&self.leftovers);
+        // Taken out: a call may take long, and a holder that gives its hold up must not wait for
+        // it.
+        let mut leftovers = std::mem::take(&mut *locked(&self.leftovers));
         if leftovers.is_empty() {
             return;
         }
-        let mut rows = locked(&self.rows);
         // A hold that has expired needs no release.
-        leftovers.retain(|hold| now < hold.trusted_until());
-        // If the file is locked for one release, it is locked for all.
+        leftovers.retain(|(hold, _)| now < hold.trusted_until());
+        let mut rows = locked(&self.rows);
+        // If the place is locked for one release, it is locked for all.
         let mut is_blocked = false;
-        leftovers.retain(|hold| {
-            is_blocked = is_blocked
-                || matches!(rows.release(hold.grant()), Err(trouble) if trouble.may_pass());
+        leftovers.retain(|(hold, _)| {
+            let mut release = || rows.release(hold.grant(), Duration::ZERO);
+            is_blocked = is_blocked || release().is_err_and(|trouble| trouble.may_pass());
             is_blocked
         });
+        locked(&self.leftovers).append(&mut leftovers);
     }
 
     fn holds(&self) -> Vec<Arc<Hold>> {
@@ -376,8 +400,7 @@ impl Group {
     }
 
     fn is_moved(&self) -> bool {
-        // Elsewhere, a renewal that is under way must not be waited for.
-        self.is_file && locked(&self.rows).is_moved()
+        self.with_rows(|rows| rows.is_moved())
     }
 }
 
@@ -390,31 +413,44 @@ impl Listener for Group {
 }
 
 impl Kept {
-    /// Notes that the holder has made progress at `now`, for a grant whose renewals depend on it.
-    /// The next renewal stores it.
-    pub fn progress(&self, now: Duration) {
-        if self.hold.progress(now) {
+    /// Checks whether the grant can be trusted now. One that was given up cannot.
+    pub fn check(&self) -> Result<(), Loss> {
+        match self.hold.is_ended() {
+            true => Err(Loss::ReleasedElsewhere),
+            false => self.hold.check(self.group.clock.now()),
+        }
+    }
+
+    /// Returns a signal on which another thread can wait until the grant is lost.
+    pub fn lost(&self) -> LossSignal {
+        LossSignal::new(self.hold.clone(), self.group.clock.clone())
+    }
+
+    /// Notes that the holder has made progress, for a grant whose renewals depend on it. The next
+    /// renewal stores it.
+    pub fn progress(&self) {
+        if self.hold.progress(self.group.clock.now()) {
             self.group.alarm.ring();
         }
     }
 
-    /// Hands the grant to who asks for it, for `ttl`, and ends the hold. Returns none if nobody
-    /// does; then the hold goes on. If the file is still locked after `patience`, returns the
-    /// error.
-    pub fn hand_over(&self, ttl: Duration, patience: Duration) -> Result<Option<Handed>, Loss> {
+    /// Hands the grant to the owner that has requested it, for `ttl`, and ends the hold. Returns
+    /// none if there is no request; then the hold goes on. If the place is still locked after
+    /// `time`, returns the error.
+    pub fn hand_over(&self, ttl: Duration, time: Duration) -> Result<Option<Lease>, Loss> {
         if self.hold.is_forked() {
             return Err(Loss::Forked);
         }
-        let begin = Instant::now();
+        let (clock, begin) = (&self.group.clock, self.group.clock.now());
         loop {
             let mut rows = locked(&self.group.rows);
             match rows.hand_over(self.hold.grant(), ttl) {
-                Err(trouble) if trouble.may_pass() && begin.elapsed() < patience => {
+                Err(trouble) if trouble.may_pass() && clock.now() < begin + time => {
                     drop(rows);
-                    thread::sleep(CALLER_PAUSE);
+                    clock.sleep(CALLER_PAUSE);
                 }
                 Ok(Some(handed)) => {
-                    // Before the keeper looks at the row again: handed over is not lost.
+                    // Before the keeper reads the row again: handed over is not lost.
                     self.hold.end();
                     return Ok(Some(handed));
                 }
@@ -423,35 +459,29 @@ impl Kept {
         }
     }
 
-    /// Gives the hold up and releases its row. If the file is still locked after `patience`,
-    /// returns the error, and the keeper goes on trying until the lease is over. Does nothing in a
-    /// forked process.
-    pub fn release(&self, patience: Duration) -> Result<(), Loss> {
-        // This waits for a renewal that is under way. The row rejects a later one.
-        self.release_by(patience, |grant| locked(&self.group.rows).release(grant))
-    }
-
-    /// Gives the hold up like [`release`](Kept::release), and releases its row by a call of the
-    /// caller's, which need not wait for renewals that are under way.
-    pub fn release_by(
-        &self,
-        patience: Duration,
-        release: impl Fn(&HeldGrant) -> Result<(), Loss>,
-    ) -> Result<(), Loss> {
+    /// Gives the hold up and releases its row. If the place is still locked after `time`, returns
+    /// the error, and the keeper goes on trying until the lease is over. Does nothing in a forked
+    /// process.
+    ///
+    /// A renewal that is under way may be stored before or after: the row rejects one that comes
+    /// later.
+    pub fn release(&self, time: Duration) -> Result<(), Loss> {
         if self.hold.is_forked() {
             return Err(Loss::Forked);
         }
         self.hold.end();
-        let begin = Instant::now();
+        let group = &self.group;
+        let (clock, begin) = (&group.clock, group.clock.now());
         loop {
-            match release(self.hold.grant()) {
-                Err(trouble) if trouble.may_pass() && begin.elapsed() < patience => {
-                    let is_file = self.group.is_file;
-                    thread::sleep(if is_file { CALLER_PAUSE } else { RELEASE_PAUSE });
+            let left = time.saturating_sub(clock.now().saturating_sub(begin));
+            match group.with_rows(|rows| rows.release(self.hold.grant(), left)) {
+                Err(trouble) if trouble.may_pass() && !left.is_zero() => {
+                    clock.sleep(group.beside.as_ref().map_or(CALLER_PAUSE, |_| RELEASE_PAUSE));
                 }
                 Err(trouble) if trouble.may_pass() => {
-                    locked(&self.group.leftovers).push(self.hold.clone());
-                    self.group.alarm.ring();
+                    let leftover = (self.hold.clone(), self.keeper.clone());
+                    locked(&group.leftovers).push(leftover);
+                    group.alarm.ring();
                     return Err(trouble);
                 }
                 answer => return answer,

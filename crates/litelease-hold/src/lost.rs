@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Clock, Hold, Loss, SystemClock};
+use crate::{Clock, Hold, Loss};
 
 /// A held lease that can no longer be trusted.
 ///
@@ -29,6 +29,13 @@ impl fmt::Display for Lost {
 
 impl std::error::Error for Lost {}
 
+#[cfg(feature = "file")]
+impl From<Lost> for litelease_store::Error<rusqlite::Error> {
+    fn from(lost: Lost) -> Self {
+        litelease_store::Error::Hold { kind: "Lost", error: Box::new(lost) }
+    }
+}
+
 /// Tells from any thread whether a held lease was lost; made by the `lost` of a hold.
 ///
 /// ```
@@ -36,35 +43,37 @@ impl std::error::Error for Lost {}
 /// # use std::time::Duration;
 /// # use litelease_hold::{Clock, HeldGrant, Hold, Loss, LossSignal, Renewal, SystemClock, Window};
 /// # let ttl = Duration::from_secs(60);
-/// # let grant = HeldGrant { name: "books".into(), owner: "a".into(), token: 1, ttl };
+/// # let secret = String::new();
+/// # let grant = HeldGrant { name: "books".into(), owner: "a".into(), token: 1, ttl, secret };
 /// # let window = Window::new(ttl).unwrap();
 /// # let hold = Arc::new(Hold::new(grant, window, SystemClock.now(), Renewal::whole(0)));
-/// let lost = LossSignal::new(hold.clone()); // held.lost()
+/// let lost = LossSignal::new(hold.clone(), Arc::new(SystemClock)); // held.lost()
 /// assert_eq!(lost.reason(), None);
 /// assert!(lost.trusted_for() <= Duration::from_secs(54));
 /// assert_eq!(lost.wait_timeout(Duration::from_millis(1)), None);
 /// hold.fail(Loss::Broken);
 /// assert_eq!(lost.reason(), Some(Loss::Broken));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LossSignal {
     hold: Arc<Hold>,
+    clock: Arc<dyn Clock>,
 }
 
 impl LossSignal {
-    /// Returns the signal of a hold.
-    pub fn new(hold: Arc<Hold>) -> Self {
-        LossSignal { hold }
+    /// Returns the signal of a hold whose trust this clock measures.
+    pub fn new(hold: Arc<Hold>, clock: Arc<dyn Clock>) -> Self {
+        LossSignal { hold, clock }
     }
 
     /// Returns why the grant is lost or, before that, why the last renewal failed, if it did.
     pub fn reason(&self) -> Option<Loss> {
-        self.hold.check(SystemClock.now()).err().or_else(|| self.hold.trouble())
+        self.hold.check(self.clock.now()).err().or_else(|| self.hold.trouble())
     }
 
     /// Returns for how long the grant can be trusted from now on if no further renewal succeeds.
     pub fn trusted_for(&self) -> Duration {
-        let now = SystemClock.now();
+        let now = self.clock.now();
         match self.hold.check(now) {
             Ok(()) => self.hold.trusted_until().saturating_sub(now),
             Err(_) => Duration::ZERO,
@@ -89,9 +98,9 @@ impl LossSignal {
 
     /// Waits like [`wait`](LossSignal::wait), for at most `timeout`.
     pub fn wait_timeout(&self, timeout: Duration) -> Option<Loss> {
-        let begin = SystemClock.now();
+        let begin = self.clock.now();
         loop {
-            let now = SystemClock.now();
+            let now = self.clock.now();
             let left = timeout.saturating_sub(now - begin);
             // Not left to the keeper alone: its thread may be stuck in a system call.
             let trusted = self.hold.trusted_until().saturating_sub(now);
@@ -101,7 +110,13 @@ impl LossSignal {
             if loss.is_some() || is_over {
                 return loss;
             }
-            let _ = self.hold.check(SystemClock.now());
+            let _ = self.hold.check(self.clock.now());
         }
+    }
+}
+
+impl fmt::Debug for LossSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LossSignal").field("hold", &self.hold).finish_non_exhaustive()
     }
 }

@@ -60,7 +60,7 @@ impl ProcessKeeper {
             return Ok(keeper.clone());
         }
         let new = Arc::new(Keeper::new(clock()));
-        new.start_while_used().map_err(NoKeeper::NoThread)?;
+        new.start().map_err(NoKeeper::NoThread)?;
         self.process.store(std::process::id(), Ordering::SeqCst);
         *keeper = Some(new.clone());
         Ok(new)
@@ -118,7 +118,9 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::{Due, HeldGrant, Hold, Loss, Renewal, Rows, Seen, Window};
+    use litelease_core::Lease;
+
+    use crate::{Current, Due, HeldGrant, Hold, Loss, Notice, Renewal, Rows, Window};
 
     /// Rows of a file that is closed when they are dropped.
     struct File(Arc<AtomicBool>);
@@ -134,20 +136,26 @@ mod tests {
             due.iter().map(|_| Err(Loss::Expired)).collect()
         }
 
-        fn release(&mut self, _: &HeldGrant) -> Result<(), Loss> {
+        fn release(&mut self, _: &HeldGrant, _: Duration) -> Result<(), Loss> {
             Ok(())
         }
 
-        fn look(&mut self, _: &HeldGrant) -> Seen {
-            Seen { is_current: true, asked: None }
+        fn read(&mut self, _: &HeldGrant) -> Current {
+            Current::unknown()
         }
 
-        fn is_moved(&self) -> bool {
+        fn hand_over(&mut self, _: &HeldGrant, _: Duration) -> Result<Option<Lease>, Loss> {
+            Ok(None)
+        }
+
+        fn listen(&mut self, _: Notice) {}
+
+        fn beside(&self) -> Option<Box<dyn Rows>> {
+            None
+        }
+
+        fn is_moved(&mut self) -> bool {
             false
-        }
-
-        fn is_file(&self) -> bool {
-            true
         }
     }
 
@@ -160,7 +168,8 @@ mod tests {
         let keepers = ProcessKeeper { keeper: Mutex::new(Some(keeper)), process };
         let waiting = keepers.get().unwrap();
         let ttl = Duration::from_secs(60);
-        let grant = HeldGrant { name: "x".into(), owner: "a".into(), token: 1, ttl };
+        let grant =
+            HeldGrant { name: "x".into(), owner: "a".into(), token: 1, ttl, secret: "".into() };
         let window = Window::new(ttl).unwrap();
         let hold = Hold::new(grant, window, SystemClock.now(), Renewal::whole(0));
         let is_closed = Arc::new(AtomicBool::new(false));

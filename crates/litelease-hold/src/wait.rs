@@ -75,24 +75,24 @@ impl Waiter {
     }
 }
 
-/// The shortest time between two examinations of a holder, however often its row changes.
+/// The shortest time between two checks of a holder, however often its row changes.
 const EXAMINE_EVERY: Duration = Duration::from_millis(250);
 
 /// What a waiter knows about the process that is in its way.
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use litelease_hold::{Examination, HolderKind, Identity};
-/// let mut examination = Examination::default();
+/// # use litelease_hold::{DeathCheck, HolderKind, Identity};
+/// let mut check = DeathCheck::default();
 /// let myself = Identity::new(HolderKind::Hold).to_string();
-/// assert!(!examination.is_dead(Duration::ZERO, &myself));
+/// assert!(!check.is_dead(Duration::ZERO, &myself));
 /// ```
 #[derive(Debug, Default)]
-pub struct Examination {
+pub struct DeathCheck {
     last: Option<Duration>,
 }
 
-impl Examination {
+impl DeathCheck {
     /// Finds out whether the holder with this owner text is dead, unless that was asked a moment
     /// ago.
     pub fn is_dead(&mut self, now: Duration, owner: &str) -> bool {

@@ -49,13 +49,14 @@ impl Desk {
             .env_remove("LITELEASE_OWNER")
             .env_remove("LITELEASE_OWNERS")
             .env_remove("LITELEASE_TOKEN");
-        // A shell without job control starts `make test &` with these ignored, and children inherit
-        // that.
+        // A shell without job control starts `make test &` with some signals ignored, nohup(1)
+        // ignores another, and children inherit that.
         let reset = || {
             // SAFETY: no pointers are involved.
             unsafe {
                 libc::signal(libc::SIGINT, libc::SIG_DFL);
                 libc::signal(libc::SIGQUIT, libc::SIG_DFL);
+                libc::signal(libc::SIGHUP, libc::SIG_DFL);
             }
             Ok(())
         };

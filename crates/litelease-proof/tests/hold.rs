@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::RequestResult;
+use litelease::rusqlite::{Connection, OpenFlags};
 use litelease::{
     ClaimResult, Error, Held, HoldError, HoldOptions, Identity, Litelease, LiteleaseRef, Loss,
     Tracker,
@@ -749,4 +750,21 @@ fn a_text_of_a_requester_is_stored_as_that_of_an_owner_is() {
         let handed = db.hand_over(&lease, LONG).unwrap().transferred().unwrap();
         assert_eq!((handed.owner.as_str(), handed.token), (*text, 2));
     }
+}
+
+/// The keeper opened the file with SQLite's default VFS, whatever the holder's was. Locks of one
+/// VFS do not exclude those of another, so it wrote in the middle of a transaction.
+#[test]
+fn the_keeper_uses_the_vfs_of_the_holder() {
+    let folder = TestFolder::new("DELETE");
+    drop(folder.open(LONG));
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let conn = Connection::open_with_flags_and_vfs(&folder.file, flags, "unix-dotfile").unwrap();
+    conn.busy_timeout(LONG).unwrap();
+    let db = Litelease::from_connection(conn);
+    let held = db.hold("x", HoldOptions::new(Duration::from_secs(1))).unwrap();
+    db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
+    let lost = held.lost().wait_timeout(Duration::from_secs(20));
+    assert!(matches!(lost, Some(Loss::BlockedByWriter { .. })), "{lost:?}");
+    db.conn().execute_batch("ROLLBACK").unwrap();
 }

@@ -3,7 +3,7 @@
 //! The mark is the largest integer as the expiry. Since when a slot is kept stands in a table of
 //! its own, which the first `keep` makes; so a plain borrow or return costs what it did.
 
-use litelease_core::{KEPT, SlotInfo, keep_slot};
+use litelease_core::{KEPT, MAX_COUNT, SlotInfo, keep_slot};
 
 use crate::pool_rows::{PoolRow, SlotRow, slot};
 use crate::schema::{Table, create, is_there};
@@ -89,6 +89,10 @@ impl Store {
         token: i64,
         when: When,
     ) -> Result<bool, Error> {
+        // A slot's key has its position in its lower bits.
+        if !(0..MAX_COUNT).contains(&position) {
+            return Ok(false);
+        }
         self.free_slot_ending_from(id, position, token, || when.now_ms().saturating_add(1))
     }
 

@@ -12,6 +12,7 @@ use litelease_hold::{Clock, HolderKind, Identity, SystemClock, Waiter, Window};
 use rusqlite::Connection;
 
 use crate::error::lift;
+use crate::file::DatabaseFile;
 use crate::kept_rows::is_busy;
 use crate::leases::in_ms;
 use crate::own_connection::{OwnConnection, open_existing};
@@ -80,7 +81,7 @@ struct Shared<T> {
     name: String,
     /// Unique to this value.
     reader: String,
-    file: String,
+    file: DatabaseFile,
     ttl: Duration,
     window: Window,
     pid: u32,
@@ -132,7 +133,7 @@ impl Litelease {
         if ttl_ms > most_ms {
             return Err(Error::TtlTooLong { name: name.into(), ttl_ms, most_ms }.into());
         }
-        let file = self.store().file().ok_or(HoldError::InMemory)?;
+        let file = DatabaseFile::behind(self, self.conn())?;
         let loads = OwnConnection::open(&file, BUSY_TIMEOUT)?;
         let rows = OwnConnection::open(&file, GRANT_PATIENCE)?;
         let shared = Arc::new(Shared {
@@ -224,7 +225,7 @@ impl<T> Cached<T> {
         let mut db = open_existing(file, BUSY_TIMEOUT)?;
         let held = db.hold(name, HoldOptions::new(WRITER_TTL).wait(patience))?;
         let drain = Drain::new(&db, name)?;
-        let waiter = Waiter::at(Path::new(file));
+        let waiter = Waiter::at(Path::new(&**file));
         // A claim rings no bell by itself.
         db.notify();
         self.shared.look();
@@ -317,7 +318,7 @@ impl<T> Shared<T> {
     fn acquire(&self) -> Result<bool> {
         self.rows.with(|rows| {
             if rows.has_moved() {
-                return Err(HoldError::FileMoved(self.file.clone()));
+                return Err(HoldError::FileMoved(self.file.path.clone()));
             }
             let start = SystemClock.now();
             let version = match rows.read(&self.name, &self.reader, self.ttl) {
@@ -328,7 +329,7 @@ impl<T> Shared<T> {
             };
             // Asked again: what was just granted may be in a file that nobody else opens any more.
             if rows.has_moved() {
-                return Err(HoldError::FileMoved(self.file.clone()));
+                return Err(HoldError::FileMoved(self.file.path.clone()));
             }
             let mut state = lock(&self.state);
             if state.version != version {
@@ -345,7 +346,7 @@ impl<T> Shared<T> {
     fn load(&self) -> Result<T> {
         self.loads.lend(|loads| {
             if loads.has_moved() {
-                return Err(HoldError::FileMoved(self.file.clone()));
+                return Err(HoldError::FileMoved(self.file.path.clone()));
             }
             let snapshot = loads.conn().unchecked_transaction()?;
             Ok((self.load)(&snapshot)?)
@@ -354,7 +355,7 @@ impl<T> Shared<T> {
 
     /// Watches the file as long as a writer may wait for us.
     fn watch(&self) {
-        let waiter = Waiter::at(Path::new(&self.file));
+        let waiter = Waiter::at(Path::new(&*self.file));
         while let Some(granted_until) = self.wait_until_granted() {
             let heard = waiter.heard();
             self.look();

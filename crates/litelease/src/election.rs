@@ -7,6 +7,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, ToSql};
 
 use crate::fences::{as_value, owned};
+use crate::file::DatabaseFile;
 use crate::kept_rows::loss;
 use crate::own_connection::open_existing;
 use crate::{
@@ -41,7 +42,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Election {
     name: String,
-    file: String,
+    file: DatabaseFile,
     db: Litelease,
 }
 
@@ -131,7 +132,7 @@ impl Election {
     /// Returns the election under `name`, on a connection of its own. Fails for a database in
     /// memory.
     pub fn new(db: &Litelease, name: &str) -> Result<Self> {
-        let file = db.store().file().ok_or(HoldError::InMemory)?;
+        let file = DatabaseFile::behind(db, db.conn())?;
         Ok(Election { name: name.into(), db: open(&file)?, file })
     }
 
@@ -165,7 +166,7 @@ impl Election {
     /// ```
     pub fn leader(&self) -> Result<Option<LeaderInfo>> {
         if self.db.has_moved() {
-            return Err(HoldError::FileMoved(self.file.clone()));
+            return Err(HoldError::FileMoved(self.file.path.clone()));
         }
         // The name itself comes before all others that begin with it.
         let Some(first) = self.db.leases_under(&self.name).next().transpose()? else {
@@ -337,6 +338,6 @@ impl Leader {
     }
 }
 
-fn open(file: &str) -> Result<Litelease> {
+fn open(file: &DatabaseFile) -> Result<Litelease> {
     Ok(open_existing(file, BUSY_TIMEOUT)?)
 }

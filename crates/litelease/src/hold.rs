@@ -1,21 +1,23 @@
 //! Held leases: claimed, kept alive by the keeper, and released at the end.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_hold::{
-    Asked, Clock, Handed, HeldGrant, Hold, HolderKind, Identity, Keeper, Kept, ProcessKeeper,
-    Renewal, Rows, SystemClock, Window,
+    Clock, HandoverRequest, Hold, HolderKind, Identity, Kept, Renewal, SystemClock, Wish,
+    held_from, hold, hold_of,
 };
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::kept_rows::{KeptRows, is_busy, loss, renewal};
+use crate::file::DatabaseFile;
+use crate::kept_rows::{loss, renewal};
+use crate::place::{FilePlace, More};
 use crate::session::Members;
-use crate::wait::{Claim, Waited, claim_wait};
 use crate::{
-    ClaimResult, GrantRef, HoldError, Lease, Leases, Litelease, LiteleaseRef, Loss, LossSignal,
-    Lost, RenewResult, RequestInfo, Transaction,
+    GrantRef, HoldError, Lease, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
+    RequestInfo, Transaction,
 };
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -67,9 +69,8 @@ pub struct HoldOptions {
 #[derive(Debug)]
 #[must_use = "a hold that is dropped is released"]
 pub struct Held {
-    kept: Kept,
-    file: String,
-    released: bool,
+    held: litelease_hold::Held,
+    file: DatabaseFile,
     /// The session that it belongs to, if it does.
     session: Option<Arc<Members>>,
 }
@@ -106,9 +107,9 @@ impl HoldOptions {
         HoldOptions { value: Some(value.into()), ..self }
     }
 
-    /// Renews the lease only if [`progress`](Held::progress) or a checkpoint came within this time,
-    /// so that a stuck holder is out within it and one ttl. The limit is stored in the commit of
-    /// the claim: see [`limit`](Leases::limit).
+    /// Renews the lease only if [`progress`](litelease_hold::Held::progress) or a checkpoint came
+    /// within this time, so that a stuck holder is out within it and one ttl. The limit is stored
+    /// in the commit of the claim: see [`limit`](Leases::limit).
     ///
     /// ```
     /// # litelease_doctest::file!(db);
@@ -180,43 +181,14 @@ impl Held {
         options: HoldOptions,
     ) -> Result<Self> {
         let HoldOptions { ttl, wait, kind, value, progress_within, max_time, request } = options;
-        let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
+        let more = More { value: value.as_ref(), progress_within, max_time };
+        let mut place = FilePlace::new(leases, connection, more)?;
+        let owner = Identity::new(kind).to_string();
         // What is granted ends with the limit, too.
         let first = max_time.map_or(ttl, |time| time.min(ttl));
-        Window::new(first).ok_or(HoldError::TtlTooShort(first))?;
-        let keeper = HOLDS.get()?;
-        let owner = Identity::new(kind).to_string();
-        let value = value.as_ref();
-        let claim =
-            Claim { value, progress_within, max_time, request, ..Claim::new(name, &owner, first) };
-        let waited = claim_wait(leases, connection, &claim, wait);
-        let Waited { answer, start } = waited.inspect_err(|_| {
-            // It may have been stored all the same, and the owner text tells: nobody else uses it.
-            let stored = leases.inspect(name).ok().flatten().filter(|lease| lease.owner == owner);
-            if let Some(lease) = stored {
-                let _ = leases.release(&lease);
-            }
-        })?;
-        let lease = match answer {
-            ClaimResult::Acquired(lease) => lease,
-            ClaimResult::Busy(current) => return Err(HoldError::Busy(current)),
-        };
-        let file = leases.store().file().ok_or(HoldError::InMemory)?;
-        let grant = HeldGrant { name: name.into(), owner, token: lease.token, ttl };
-        let granted = Renewal {
-            granted: (first < ttl).then_some(first),
-            ..Renewal::whole(lease.expires_at_ms)
-        };
-        let hold = || Hold::new(grant.clone(), window, start, granted);
-        let open = || Ok(Box::new(KeptRows::open(&file)?) as Box<dyn Rows>);
-        match keep(&keeper, &file, hold, open, busy_timeout(connection)) {
-            Ok(kept) => Ok(Held { kept, file, released: false, session: None }),
-            Err(error) => {
-                // Nobody would keep it alive.
-                let _ = leases.release(&lease);
-                Err(error)
-            }
-        }
+        let wish = Wish { request, ..Wish::new(name, &owner, first) };
+        let held = hold(&mut place, &wish, ttl, wait)?;
+        Ok(Held { held, file: place.file, session: None })
     }
 
     /// Presents the token of this hold for the writes of a connection to tables that its name
@@ -236,67 +208,6 @@ impl Held {
         leases.present(self)
     }
 
-    /// Returns the name that is held.
-    pub fn name(&self) -> &str {
-        &self.kept.hold.grant().name
-    }
-
-    /// Returns the owner text, which is unique to this hold: host, process and a random part.
-    pub fn owner(&self) -> &str {
-        &self.kept.hold.grant().owner
-    }
-
-    /// Returns the fencing token of this grant.
-    pub fn token(&self) -> i64 {
-        self.kept.hold.grant().token
-    }
-
-    /// Returns the grant as the verbs take it, with the expiry of the last renewal.
-    pub fn lease(&self) -> Lease {
-        let HeldGrant { name, owner, token, .. } = self.kept.hold.grant().clone();
-        Lease { name, owner, token, expires_at_ms: self.kept.hold.expires_at_ms() }
-    }
-
-    /// Checks whether the lease can still be trusted. Once this has failed it always fails, with
-    /// one exception: while a transaction with [`renew_in`](Held::renew_in) is open, its COMMIT
-    /// decides.
-    pub fn check(&self) -> std::result::Result<(), Lost> {
-        self.kept.hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
-    }
-
-    /// Notes that the work has made progress, for a hold with
-    /// [`progress_within`](HoldOptions::progress_within), and checks whether the lease can still be
-    /// trusted.
-    ///
-    /// Call it as often as you like: it writes nothing itself. The keeper stores it with its next
-    /// renewal. A [`checkpoint`](Leases::checkpoint) counts as progress, too.
-    pub fn progress(&self) -> std::result::Result<(), Lost> {
-        self.kept.progress(SystemClock.now());
-        self.check()
-    }
-
-    /// Returns for how long the lease can be trusted from now on if no further renewal succeeds.
-    pub fn trusted_for(&self) -> Duration {
-        self.lost().trusted_for()
-    }
-
-    /// Returns why the last renewal failed, or was granted less than the ttl, if it was. The lease
-    /// is not lost yet: the keeper keeps trying.
-    pub fn trouble(&self) -> Option<Loss> {
-        self.kept.hold.trouble()
-    }
-
-    /// Returns a signal on which another thread can wait until the lease is lost.
-    pub fn lost(&self) -> LossSignal {
-        LossSignal::new(self.kept.hold.clone())
-    }
-
-    /// Calls `callback` on a thread of its own when the lease is lost; at once if it already is.
-    pub fn on_lost(&self, callback: impl FnOnce(&Lost) + Send + 'static) {
-        let name = self.name().to_owned();
-        self.kept.hold.on_lost(move |reason| callback(&Lost { name, reason: reason.clone() }));
-    }
-
     /// Renews inside a transaction of the holder's own, which keeps the keeper from renewing as
     /// long as it is open. Trust is prolonged when the transaction has been committed, and only
     /// then.
@@ -314,14 +225,14 @@ impl Held {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn renew_in(&self, tx: &Transaction<'_>) -> Result<()> {
-        let hold = &self.kept.hold;
+        let hold = hold_of(&self.held);
         if hold.is_forked() {
             return Err(self.as_lost(Loss::Forked).into());
         }
         if let Some(reason) = hold.loss() {
             return Err(self.as_lost(reason).into());
         }
-        if tx.store().file().as_ref() != Some(&self.file) {
+        if tx.store().file().as_deref() != Some(&*self.file) {
             return Err(HoldError::OtherFile);
         }
         if let Some(session) = &self.session {
@@ -344,17 +255,14 @@ impl Held {
     /// [`request`](Leases::request). Finish what you are doing, store a checkpoint, and
     /// [hand it over](Held::hand_over).
     pub fn requested(&self) -> Option<RequestInfo> {
-        let Asked { requester, until_ms } = self.kept.hold.asked()?;
-        Some(RequestInfo::new(requester, until_ms, self.token()))
+        Some(info(&self.held.request()?, self.token()))
     }
 
-    /// Calls `callback` on a thread of its own whenever somebody asks for this lease; at once if
-    /// somebody already does.
+    /// Calls `callback` on a thread of its own whenever an owner asks for this lease; at once if
+    /// one already does.
     pub fn on_requested(&self, mut callback: impl FnMut(&RequestInfo) + Send + 'static) {
         let token = self.token();
-        self.kept.hold.on_asked(move |Asked { requester, until_ms }| {
-            callback(&RequestInfo::new(requester.clone(), *until_ms, token));
-        });
+        self.held.on_request(move |request| callback(&info(request, token)));
     }
 
     /// Hands the lease to who has asked for it, under a new token and for `ttl` from now, and ends
@@ -375,19 +283,12 @@ impl Held {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     #[allow(clippy::result_large_err)] // the hold comes back
-    pub fn hand_over(mut self, ttl: Duration) -> Result<Lease, (Held, HoldError)> {
-        match self.kept.hand_over(ttl, Duration::from_secs(5)) {
-            Ok(Some(Handed { owner, token, expires_at_ms })) => {
-                self.released = true;
-                let name = self.name().to_owned();
-                Ok(Lease { name, owner, token, expires_at_ms })
-            }
-            Ok(None) => Err((self, HoldError::NotRequested)),
-            Err(reason) => {
-                let lost = self.as_lost(reason);
-                Err((self, lost.into()))
-            }
-        }
+    pub fn hand_over(self, ttl: Duration) -> Result<Lease, (Held, HoldError)> {
+        let Held { held, file, session } = self;
+        held.hand_over(ttl).map_err(|(held, error)| {
+            let error: litelease_hold::HoldError<HoldError> = error;
+            (Held { held, file, session }, error.into())
+        })
     }
 
     /// Releases the lease and returns whether that worked. Dropping the hold releases it, too, and
@@ -402,14 +303,13 @@ impl Held {
     /// assert_eq!(db.owner("books")?, None);
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
-    pub fn release(mut self) -> std::result::Result<(), Lost> {
-        self.released = true;
-        self.kept.release(Duration::from_secs(5)).map_err(|reason| self.as_lost(reason))
+    pub fn release(self) -> Result<(), Lost> {
+        self.held.release()
     }
 
-    /// A lease that belongs to a session.
-    pub(crate) fn of_session(kept: Kept, file: String, session: Arc<Members>) -> Self {
-        Held { kept, file, released: false, session: Some(session) }
+    /// Returns a lease that belongs to a session.
+    pub(crate) fn of_session(kept: Kept, file: DatabaseFile, session: Arc<Members>) -> Self {
+        Held { held: held_from(kept), file, session: Some(session) }
     }
 
     fn as_lost(&self, reason: Loss) -> Lost {
@@ -417,19 +317,29 @@ impl Held {
     }
 }
 
-impl<'h> From<&'h Held> for GrantRef<'h> {
-    fn from(held: &'h Held) -> Self {
-        GrantRef { name: held.name(), token: held.token(), owner: Some(held.owner()) }
+impl Deref for Held {
+    type Target = litelease_hold::Held;
+
+    fn deref(&self) -> &Self::Target {
+        &self.held
     }
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        if !self.released {
-            // A drop cannot tell, and must not take long; what was superseded is left alone.
-            let _ = self.kept.release(Duration::from_millis(100));
-        }
+/// Without what only files have.
+impl From<Held> for litelease_hold::Held {
+    fn from(held: Held) -> Self {
+        held.held
     }
+}
+
+impl<'h> From<&'h Held> for GrantRef<'h> {
+    fn from(held: &'h Held) -> Self {
+        (&held.held).into()
+    }
+}
+
+fn info(request: &HandoverRequest, token: i64) -> RequestInfo {
+    RequestInfo::new(request.requester.clone(), request.until_ms, token)
 }
 
 /// A renewal inside a transaction of the holder's, until that ends.
@@ -472,38 +382,3 @@ impl Drop for PendingRenewal {
         }
     }
 }
-
-/// Hands a grant to the keeper.
-///
-/// The keeper's own connection waits for nobody, since other files wait for the keeper. So a writer
-/// that is in the way of its first look is waited for here, for at most `patience`.
-pub(crate) fn keep(
-    keeper: &Keeper,
-    file: &str,
-    hold: impl Fn() -> Hold,
-    open: impl Fn() -> Result<Box<dyn Rows>>,
-    patience: Duration,
-) -> Result<Kept> {
-    let begin = SystemClock.now();
-    loop {
-        let hold = hold();
-        let trusted_until = hold.trusted_until();
-        match keeper.keep(file, hold, &open) {
-            Err(HoldError::Lease(error))
-                if is_busy(&error) && SystemClock.now() < trusted_until.min(begin + patience) =>
-            {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            kept => return kept,
-        }
-    }
-}
-
-/// Returns the busy timeout of a connection.
-pub(crate) fn busy_timeout(connection: &Connection) -> Duration {
-    let ms = connection.pragma_query_value(None, "busy_timeout", |row| row.get::<_, u32>(0));
-    Duration::from_millis(ms.unwrap_or_default().into())
-}
-
-/// The keeper of the holds of this process.
-pub(crate) static HOLDS: ProcessKeeper = ProcessKeeper::new();

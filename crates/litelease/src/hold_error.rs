@@ -1,6 +1,7 @@
 //! What can go wrong with holding, waiting and tracking, on top of what can go wrong with the
 //! verbs.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use litelease_hold::NoKeeper;
 
-use crate::{Error, Lease, Loss, Reader};
+use crate::{Error, Lease, Lost, Reader};
 
 /// What can go wrong with [`hold`](crate::Litelease::hold),
 /// [`claim_wait`](crate::Litelease::claim_wait) and a [`Tracker`](crate::Tracker). Errors of the
@@ -127,21 +128,6 @@ pub enum HoldError {
     Lease(Error),
 }
 
-/// A held lease that can no longer be trusted.
-///
-/// ```
-/// # use litelease::{Loss, Lost};
-/// let lost = Lost { name: "books".into(), reason: Loss::Broken };
-/// assert_eq!(lost.to_string(), "the lease on \"books\" is lost: broken by an operator");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
-    /// What was held.
-    pub name: String,
-    /// Why it is over.
-    pub reason: Loss,
-}
-
 impl HoldError {
     /// Returns the name of the case, like [`Error::kind`].
     ///
@@ -172,16 +158,15 @@ impl HoldError {
     }
 }
 
+/// The errors of holding have the same words in every place.
+type Common = litelease_hold::HoldError<Infallible>;
+
 impl fmt::Display for HoldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            HoldError::Busy(current) => {
-                write!(f, "{:?} is held by {} (token {})", current.name, current.owner, current.token)
-            }
+            HoldError::Busy(current) => Common::Busy(current.clone()).fmt(f),
             HoldError::Lost(lost) => lost.fmt(f),
-            HoldError::TtlTooShort(ttl) => {
-                write!(f, "a ttl of {ttl:?} is too short to be kept alive: give more than 100 ms")
-            }
+            HoldError::TtlTooShort(ttl) => Common::TtlTooShort(*ttl).fmt(f),
             HoldError::InvalidWorker(what) => f.write_str(what),
             HoldError::InMemory => f.write_str(
                 "a database in memory is seen by one connection only: holding, waiting and workers need a file",
@@ -189,19 +174,14 @@ impl fmt::Display for HoldError {
             HoldError::InTransaction => f.write_str(
                 "holding and waiting inside a transaction would wait on its snapshot for ever: commit first",
             ),
-            HoldError::NotRequested => f.write_str(
-                "nobody has asked for the lease: hand it to an owner by name with transfer, or release it",
-            ),
+            HoldError::NotRequested => Common::NotRequested.fmt(f),
             HoldError::OtherFile => {
                 f.write_str("the transaction is on another database file than the hold")
             }
             HoldError::FileMoved(file) => {
                 write!(f, "{file} was moved, deleted or replaced while it was open: open it again")
             }
-            HoldError::Forked => f.write_str(
-                "this process was forked from one that holds leases and has no keeper: start a new program \
-                 instead",
-            ),
+            HoldError::Forked => Common::Forked.fmt(f),
             HoldError::ReadersLeft { name, readers } => {
                 let first = readers.first().map_or("?", |reader| &reader.reader);
                 let count = readers.len();
@@ -245,21 +225,16 @@ impl std::error::Error for HoldError {
     }
 }
 
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the lease on {:?} is lost: {}", self.name, self.reason)
-    }
-}
-
-impl std::error::Error for Lost {}
-
 impl From<Error> for HoldError {
     fn from(error: Error) -> Self {
         match error {
             // One of ours, on its way back.
             Error::Hold { kind, error } => match error.downcast() {
                 Ok(error) => *error,
-                Err(error) => HoldError::Lease(Error::Hold { kind, error }),
+                Err(error) => match error.downcast() {
+                    Ok(lost) => HoldError::Lost(*lost),
+                    Err(error) => HoldError::Lease(Error::Hold { kind, error }),
+                },
             },
             error => HoldError::Lease(error),
         }
@@ -275,9 +250,18 @@ impl From<HoldError> for Error {
     }
 }
 
-impl From<Lost> for Error {
-    fn from(lost: Lost) -> Self {
-        HoldError::Lost(lost).into()
+impl From<litelease_hold::HoldError<HoldError>> for HoldError {
+    fn from(error: litelease_hold::HoldError<HoldError>) -> Self {
+        use litelease_hold::HoldError as Common;
+        match error {
+            Common::Busy(current) => HoldError::Busy(current),
+            Common::Lost(lost) => HoldError::Lost(lost),
+            Common::TtlTooShort(ttl) => HoldError::TtlTooShort(ttl),
+            Common::NotRequested => HoldError::NotRequested,
+            Common::Forked => HoldError::Forked,
+            Common::NoThread(error) => HoldError::NoThread(error),
+            Common::Lease(error) => error,
+        }
     }
 }
 

@@ -1,19 +1,21 @@
-//! The rows of one file as the keeper renews them, on a connection of its own.
+//! The rows of one file as the keeper renews them, on a connection of its own: names, slots of
+//! pools and deliveries of items.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use litelease_core::Request;
-use litelease_hold::{Asked, Due, Handed, HeldGrant, Renewal, Rows, Seen};
+use litelease_hold::{Current, Due, HandoverRequest, HeldGrant, Notice, Renewal, Rows};
 use litelease_store::When;
 use rusqlite::ErrorCode;
 
 use crate::error::lift;
-use crate::file::write_lock_pid;
+use crate::file::{DatabaseFile, write_lock_pid};
 use crate::leases::in_ms;
 use crate::own_connection::OwnConnection;
 use crate::{
-    Error, GrantRef, Lease, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result,
+    AckResult, Error, GrantRef, Lease, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result,
     Transaction, TransferResult, now_ms,
 };
 
@@ -27,16 +29,29 @@ const WRITER_LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) struct KeptRows {
     pub(crate) db: OwnConnection,
-    file: String,
+    file: DatabaseFile,
+    kind: GrantKind,
     /// The process that held the write lock, and when it was asked for.
     writer: Cell<Option<(Instant, Option<u32>)>>,
 }
 
+/// The kind of grants in these rows. It decides how they are renewed and released.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum GrantKind {
+    /// Leases on names. The owner text is their proof.
+    Names,
+    /// Slots: the name is the pool, and the secret is the id of the lease.
+    Slots,
+    /// Deliveries: the name is the queue, the secret the receipt, and the ttl the visibility. Their
+    /// worker ends them itself.
+    Deliveries,
+}
+
 impl KeptRows {
     /// Opens a file that is there.
-    pub(crate) fn open(file: &str) -> Result<Self> {
+    pub(crate) fn open(file: &DatabaseFile, kind: GrantKind) -> Result<Self> {
         let db = OwnConnection::open(file, BUSY_TIMEOUT)?;
-        Ok(KeptRows { db, file: file.into(), writer: Cell::default() })
+        Ok(KeptRows { db, file: file.clone(), kind, writer: Cell::default() })
     }
 
     /// Begins a transaction, if nobody else has one open.
@@ -50,24 +65,17 @@ impl KeptRows {
     }
 
     fn renew_all(&mut self, due: &[Due<'_>]) -> Result<Vec<std::result::Result<Renewal, Loss>>> {
+        let kind = self.kind;
         self.db.with(|db| {
             let tx = Self::begin(db)?;
             let mut answers = Vec::with_capacity(due.len());
-            for Due { grant, progress, .. } in due {
-                if let Some(ago) = progress {
-                    // A grant that is over by now is rejected below.
-                    let _ = tx.at(now_ms() - in_ms(*ago)).progress((&grant.name, grant.token))?;
-                }
-                let asked_at_ms = now_ms();
-                answers.push(match tx.renew(*grant, grant.ttl) {
-                    Ok(RenewResult::Renewed(lease)) => Ok(renewal(asked_at_ms, grant.ttl, &lease)),
-                    Ok(RenewResult::Rejected { reason, current }) => {
-                        Err(loss(grant.token, reason, current))
-                    }
+            for due in due {
+                answers.push(match kind.renew(&tx, due) {
+                    // What is wrong with one row is not the others' fault.
                     Err(error) if is_of_one_name(&error) => {
                         Err(Loss::CannotRenew { error: error.to_string() })
                     }
-                    Err(error) => return Err(error),
+                    answer => answer?,
                 });
             }
             tx.commit()?;
@@ -80,16 +88,12 @@ impl KeptRows {
         &self,
         grant: &HeldGrant,
         hand_over: impl FnOnce(&Litelease, GrantRef<'_>) -> Result<TransferResult>,
-    ) -> std::result::Result<Option<Handed>, Loss> {
-        if self.is_moved() {
+    ) -> std::result::Result<Option<Lease>, Loss> {
+        if self.db.is_moved() {
             return Err(Loss::FileReplaced);
         }
         match self.db.with(|db| hand_over(db, grant.into())) {
-            Ok(TransferResult::Transferred(handed)) => Ok(Some(Handed {
-                owner: handed.owner,
-                token: handed.token,
-                expires_at_ms: handed.expires_at_ms,
-            })),
+            Ok(TransferResult::Transferred(handed)) => Ok(Some(handed)),
             Ok(TransferResult::Rejected { reason: Reason::NotRequested, .. }) => Ok(None),
             Ok(TransferResult::Rejected { reason, current }) => {
                 Err(loss(grant.token, reason, current))
@@ -126,45 +130,122 @@ impl Rows for KeptRows {
         answers.unwrap_or_else(|error| vec![Err(self.trouble(&error)); due.len()])
     }
 
-    fn release(&mut self, grant: &HeldGrant) -> std::result::Result<(), Loss> {
+    fn release(&mut self, grant: &HeldGrant, _: Duration) -> std::result::Result<(), Loss> {
         if self.is_moved() {
             return Err(Loss::FileReplaced);
         }
-        match self.db.with(|db| db.release(grant)) {
-            Ok(ReleaseResult::Released { .. }) => Ok(()),
-            Ok(ReleaseResult::Rejected { reason, current }) => {
-                Err(loss(grant.token, reason, current))
-            }
-            Err(error) => Err(self.trouble(&error)),
-        }
+        let kind = self.kind;
+        self.db.with(|db| kind.release(db, grant)).unwrap_or_else(|error| Err(self.trouble(&error)))
     }
 
-    fn look(&mut self, grant: &HeldGrant) -> Seen {
-        let seen = |lease: Lease<&str>, asked: Option<(&str, Request)>| Seen {
-            is_current: lease.token == grant.token && lease.owner == grant.owner,
-            asked: asked.map(|(requester, request)| Asked {
-                requester: requester.into(),
-                until_ms: request.until_ms,
-            }),
-        };
-        let found =
-            self.db.with(|db| lift(db.store().inspect_with_request(&grant.name, When::Now, seen)));
+    fn read(&mut self, grant: &HeldGrant) -> Current {
+        let kind = self.kind;
         // What cannot be read now is left to the renewals.
-        let found = found.unwrap_or(Some(Seen { is_current: true, asked: None }));
-        let seen = found.unwrap_or(Seen { is_current: false, asked: None });
-        Seen { is_current: seen.is_current && !self.is_moved(), ..seen }
+        let current = self.db.with(|db| kind.read(db, grant)).unwrap_or(Current::unknown());
+        Current { is_current: current.is_current && !self.is_moved(), ..current }
     }
 
     fn hand_over(
         &mut self,
         grant: &HeldGrant,
         ttl: Duration,
-    ) -> std::result::Result<Option<Handed>, Loss> {
-        self.hand_over_by(grant, |db, lease| db.hand_over(lease, ttl))
+    ) -> std::result::Result<Option<Lease>, Loss> {
+        match self.kind {
+            GrantKind::Names => self.hand_over_by(grant, |db, lease| db.hand_over(lease, ttl)),
+            GrantKind::Slots | GrantKind::Deliveries => Ok(None),
+        }
     }
 
-    fn is_moved(&self) -> bool {
+    fn listen(&mut self, notice: Notice) {
+        notice.watch_file(Path::new(&*self.file));
+    }
+
+    /// Calls are short: the keeper's connection waits for no writer.
+    fn beside(&self) -> Option<Box<dyn Rows>> {
+        None
+    }
+
+    fn is_moved(&mut self) -> bool {
         self.db.is_moved()
+    }
+}
+
+impl GrantKind {
+    /// Renews a grant, or returns why it cannot be.
+    fn renew(
+        self,
+        tx: &Transaction<'_>,
+        due: &Due<'_>,
+    ) -> Result<std::result::Result<Renewal, Loss>> {
+        let Due { grant, progress, .. } = due;
+        let HeldGrant { name, token, ttl, secret, .. } = *grant;
+        Ok(match self {
+            GrantKind::Names => {
+                if let Some(ago) = progress {
+                    // A grant that is over by now is rejected below.
+                    let _ = tx.at(now_ms() - in_ms(*ago)).progress((name, *token))?;
+                }
+                let asked_at_ms = now_ms();
+                match tx.renew(*grant, *ttl)? {
+                    RenewResult::Renewed(lease) => Ok(renewal(asked_at_ms, *ttl, &lease)),
+                    RenewResult::Rejected { reason, current } => Err(loss(*token, reason, current)),
+                }
+            }
+            GrantKind::Slots => match tx.pools().renew(name, secret, *ttl)? {
+                Some(slot) => Ok(Renewal::whole(slot.expires_at_ms)),
+                // It is gone before its time.
+                None if !due.trusted_for.is_zero() => Err(Loss::Broken),
+                None => Err(Loss::Expired),
+            },
+            GrantKind::Deliveries => match tx.queue(name).extend(secret, *ttl)? {
+                Some(deadline_ms) => Ok(Renewal::whole(deadline_ms)),
+                None => match lift(tx.store().check_receipt(secret))? {
+                    // No other worker has received the item, but its deadline has passed.
+                    AckResult::Acknowledged => Err(Loss::Expired),
+                    AckResult::Stale { reason } => Err(Loss::Stale { reason: reason.to_string() }),
+                },
+            },
+        })
+    }
+
+    /// Releases a grant, or returns why it is no longer current.
+    fn release(self, db: &Litelease, grant: &HeldGrant) -> Result<std::result::Result<(), Loss>> {
+        Ok(match self {
+            GrantKind::Names => match db.release(grant)? {
+                ReleaseResult::Released { .. } => Ok(()),
+                ReleaseResult::Rejected { reason, current } => {
+                    Err(loss(grant.token, reason, current))
+                }
+            },
+            GrantKind::Slots => match db.pools().return_slot(&grant.name, &grant.secret)? {
+                true => Ok(()),
+                false => Err(Loss::Expired),
+            },
+            GrantKind::Deliveries => Ok(()),
+        })
+    }
+
+    /// Reads the row of a grant.
+    fn read(self, db: &Litelease, grant: &HeldGrant) -> Result<Current> {
+        let is_current = match self {
+            GrantKind::Names => {
+                let read = |lease: Lease<&str>, request: Option<(&str, Request)>| Current {
+                    is_current: lease.token == grant.token && lease.owner == grant.owner,
+                    request: request.map(|(requester, request)| HandoverRequest {
+                        requester: requester.into(),
+                        until_ms: request.until_ms,
+                    }),
+                };
+                let store = db.store();
+                let found = lift(store.inspect_with_request(&grant.name, When::Now, read))?;
+                return Ok(found.unwrap_or(Current { is_current: false, request: None }));
+            }
+            GrantKind::Slots => db.pools().slot(&grant.name, &grant.secret)?.is_some(),
+            GrantKind::Deliveries => {
+                lift(db.store().check_receipt(&grant.secret))?.is_acknowledged()
+            }
+        };
+        Ok(Current { is_current, request: None })
     }
 }
 

@@ -34,7 +34,6 @@
 mod cached;
 #[cfg(feature = "credentials")]
 pub mod credentials;
-mod delivered_rows;
 mod election;
 mod error;
 mod fences;
@@ -53,6 +52,7 @@ mod limit;
 mod linked;
 mod notify;
 mod own_connection;
+mod place;
 mod pools;
 mod queue;
 mod raw;
@@ -77,7 +77,7 @@ pub use fences::{Checkpoint, is_stale};
 pub use gate::Gate;
 pub use handle::{Litelease, LiteleaseRef};
 pub use hold::{Held, HoldOptions};
-pub use hold_error::{HoldError, Lost};
+pub use hold_error::HoldError;
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
     AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, Grant,
@@ -90,7 +90,7 @@ pub use litelease_core::{
 };
 #[doc(hidden)]
 pub use litelease_hold::{HolderKind, ProcessGroup};
-pub use litelease_hold::{Identity, Liveness, Loss, LossSignal};
+pub use litelease_hold::{Identity, Liveness, Loss, LossSignal, Lost, WorkerCounts};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, QueueInfo, Reader,
     RetireResult, Retirement, SlotRow,
@@ -115,7 +115,7 @@ pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
-pub use worker::{DrainSignal, RunningWorker, WorkItem, Worker, WorkerCounts, WorkerOptions};
+pub use worker::{DrainSignal, RunningWorker, WorkItem, Worker, WorkerOptions};
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.
 ///
@@ -129,10 +129,8 @@ pub fn now_ms() -> i64 {
     litelease_store::When::Now.now_ms()
 }
 
-/// Closes the connections of this process's keepers, for a program that is about to end.
+/// Closes the connections of this process's keeper, for a program that is about to end.
 #[doc(hidden)]
 pub fn close_keepers() {
-    for keeper in [&hold::HOLDS, &slots::SLOTS, &session::SESSIONS, &worker::DELIVERIES] {
-        keeper.stop();
-    }
+    place::FILES.stop();
 }

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use litelease_hold::at_fork;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
 
 use crate::error::failure;
+use crate::file::DatabaseFile;
 use crate::{Error, Litelease, Result};
 
 /// How long a fork waits for a connection that is in use. A disk that does not answer must not keep
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A connection to a file that is there. It can be used by several threads, one after the other.
 pub(crate) struct OwnConnection {
     slot: &'static Slot,
-    file: String,
+    file: DatabaseFile,
     busy_timeout: Duration,
     inode: Option<Inode>,
 }
@@ -40,11 +40,11 @@ type Inode = (u64, u64);
 
 impl OwnConnection {
     /// Opens a file that is there.
-    pub(crate) fn open(file: &str, busy_timeout: Duration) -> Result<Self> {
+    pub(crate) fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<Self> {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| at_fork(before_fork, after_fork));
         let slot = lock(&SLOTS).take();
-        let mut own = OwnConnection { slot, file: file.into(), busy_timeout, inode: None };
+        let mut own = OwnConnection { slot, file: file.clone(), busy_timeout, inode: None };
         *lock(slot) = Some(open_existing(file, busy_timeout)?);
         own.inode = inode(file);
         Ok(own)
@@ -101,10 +101,8 @@ impl Drop for OwnConnection {
 }
 
 /// Opens a file that is there.
-pub(crate) fn open_existing(file: &str, busy_timeout: Duration) -> Result<Litelease> {
-    // Never created: if it has just been deleted, no other process would see the new one's leases.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(file, flags)?;
+pub(crate) fn open_existing(file: &DatabaseFile, busy_timeout: Duration) -> Result<Litelease> {
+    let connection = file.connect()?;
     connection.busy_timeout(busy_timeout)?;
     let db = Litelease::from_connection(connection);
     // SQLite opens the -wal at the first look. If the file were replaced before that, it would

@@ -7,17 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use litelease_hold::{
-    Clock, Due, Handed, HeldGrant, Hold, HolderKind, Identity, Kept, ProcessKeeper, Renewal, Rows,
-    Seen, SystemClock, Window,
+    Clock, Current, Due, HeldGrant, Hold, HolderKind, Identity, Kept, Notice, Renewal, Rows,
+    SystemClock, Window,
 };
 
 use litelease_store::{Beat, SessionGrants, SessionOver, Store};
 
 use crate::error::lift;
-use crate::hold::{PendingRenewal, keep};
-use crate::kept_rows::{KeptRows, is_busy, loss, renewal};
+use crate::file::DatabaseFile;
+use crate::hold::PendingRenewal;
+use crate::kept_rows::{GrantKind, KeptRows, is_busy, loss, renewal};
 use crate::leases::in_ms;
 use crate::own_connection::OwnConnection;
+use crate::place::{home, open_patiently};
 use crate::{
     ClaimResult, Held, HoldError, Lease, Leases, Litelease, Loss, LossSignal, Lost, ReleaseResult,
     RenewResult, Transaction, now_ms,
@@ -91,18 +93,19 @@ impl Session {
         if db.store().is_in_transaction() {
             return Err(HoldError::InTransaction);
         }
-        let file = db.store().file().ok_or(HoldError::InMemory)?;
-        let keeper = SESSIONS.get()?;
+        let file = DatabaseFile::behind(db, db.conn())?;
+        let home = home("sessions", &file)?;
         let own = OwnConnection::open(&file, STEP)?;
         let owner = Identity::new(HolderKind::Hold).to_string();
         let opened = patiently(|| {
             if own.is_moved() {
-                return Err(HoldError::FileMoved(file.clone()));
+                return Err(HoldError::FileMoved(file.path.clone()));
             }
             own.with(|db| open_in(db, identity, &owner, ttl, replaces))
         });
         let (start, granted) = opened.inspect_err(|_| release_if_stored(&own, identity, &owner))?;
-        let grant = HeldGrant { name: identity.into(), owner, token: granted.token, ttl };
+        let (name, secret) = (identity.into(), String::new());
+        let grant = HeldGrant { name, owner, token: granted.token, ttl, secret };
         let members = Arc::new(Members {
             identity: grant.clone(),
             window,
@@ -113,8 +116,8 @@ impl Session {
         });
         enlist(&members);
         let whole = Renewal::whole(granted.expires_at_ms);
-        let hold = || Hold::new(grant.clone(), window, start, whole);
-        match keep(&keeper, &file, hold, || SessionRows::open(&file), PATIENCE) {
+        let hold = Hold::new(grant.clone(), window, start, whole);
+        match home.keeper.keep(&home.key, hold, || SessionRows::open(&file)) {
             Ok(kept) => {
                 let _ = members.hold.set(kept.hold.clone());
                 Ok(Session { members, kept, closed: false })
@@ -171,14 +174,14 @@ impl Session {
     }
 
     /// Checks whether the session can still be trusted. Once this has failed it always fails, and
-    /// so does [`check`](Held::check) of every name.
+    /// so does [`check`](litelease_hold::Held::check) of every name.
     pub fn check(&self) -> Result<(), Lost> {
         self.members.check()
     }
 
     /// Returns a signal on which another thread can wait until the session is lost.
     pub fn lost(&self) -> LossSignal {
-        LossSignal::new(self.kept.hold.clone())
+        self.kept.lost()
     }
 
     /// Closes the session: releases its identity and all its names in one commit. Dropping it
@@ -270,7 +273,7 @@ fn release_if_stored(own: &OwnConnection, identity: &str, owner: &str) {
 pub(crate) struct Members {
     identity: HeldGrant,
     window: Window,
-    file: String,
+    file: DatabaseFile,
     /// Where names are claimed. Locked before `names`.
     db: OwnConnection,
     /// Locked as long as a transaction of the session is open. The keeper's rows are locked before
@@ -350,7 +353,7 @@ impl Members {
     ) -> Result<Result<(Renewed, T), Over>> {
         // The clock is read once, and after the wait for the write lock.
         let (start, now_ms) = (SystemClock.now(), now_ms());
-        let HeldGrant { name: identity, owner, token, ttl } = &self.identity;
+        let HeldGrant { name: identity, owner, token, ttl, .. } = &self.identity;
         let all: Vec<(&str, i64)> =
             names.list.iter().map(|Name { grant, .. }| (&*grant.name, grant.token)).collect();
         let (token, ttl_ms) = (*token, in_ms(*ttl));
@@ -435,13 +438,13 @@ impl Members {
         granted: impl Fn(&T) -> Result<Vec<Lease>>,
     ) -> Result<(Vec<Held>, T)> {
         self.check()?;
-        let keeper = SESSIONS.get()?;
+        let home = home("sessions", &self.file)?;
         let (granted, start, done) = patiently(|| self.try_to_change(&work, &granted))?;
         let mut held = Vec::with_capacity(granted.len());
         for (grant, renewal) in granted {
-            let hold = || Hold::new(grant.clone(), self.window, start, renewal);
+            let hold = Hold::new(grant.clone(), self.window, start, renewal);
             let open = || SessionRows::open(&self.file);
-            let kept = keep(&keeper, &self.file, hold, open, PATIENCE).inspect_err(|_| {
+            let kept = home.keeper.keep(&home.key, hold, open).inspect_err(|_| {
                 // Nobody would tell that it is lost.
                 lock(&self.names).forget(&grant);
                 let _ = self.db.with(|db| db.release(&grant));
@@ -475,7 +478,7 @@ impl Members {
                 return Err(self.as_lost(Loss::SessionOver { reason }).into());
             }
             if db.has_moved() {
-                return Err(HoldError::FileMoved(self.file.clone()));
+                return Err(HoldError::FileMoved(self.file.path.clone()));
             }
             names.tidy();
             let tx = Transaction::begin(db, db.conn())?;
@@ -493,13 +496,14 @@ impl Members {
             tx.commit()?;
             // Asked again: what was just stored may be in a file that nobody else opens any more.
             if db.has_moved() {
-                return Err(HoldError::FileMoved(self.file.clone()));
+                return Err(HoldError::FileMoved(self.file.path.clone()));
             }
             self.settle(&names, &beat);
             let new = granted.into_iter().map(|lease| {
                 let HeldGrant { owner, ttl, .. } = self.identity.clone();
                 let expires_at_ms = lease.expires_at_ms;
-                let grant = HeldGrant { name: lease.name, owner, token: lease.token, ttl };
+                let secret = String::new();
+                let grant = HeldGrant { name: lease.name, owner, token: lease.token, ttl, secret };
                 (grant, Renewal { expires_at_ms, ..beat.identity.1 })
             });
             let new: Vec<(HeldGrant, Renewal)> = new.collect();
@@ -540,9 +544,6 @@ impl std::fmt::Debug for Members {
     }
 }
 
-/// The keeper of the sessions of this process.
-pub(crate) static SESSIONS: ProcessKeeper = ProcessKeeper::new();
-
 /// The sessions of this process, for the keeper, which knows grants only.
 static OPEN: Mutex<Vec<Arc<Members>>> = Mutex::new(Vec::new());
 
@@ -565,8 +566,9 @@ struct SessionRows {
 }
 
 impl SessionRows {
-    fn open(file: &str) -> Result<Box<dyn Rows>> {
-        Ok(Box::new(SessionRows { rows: KeptRows::open(file)? }))
+    fn open(file: &DatabaseFile) -> Result<Box<dyn Rows>> {
+        let rows = open_patiently(PATIENCE, || Ok(KeptRows::open(file, GrantKind::Names)?))?;
+        Ok(Box::new(SessionRows { rows }))
     }
 
     /// Renews a session. Returns the answer for each of the grants that are due.
@@ -676,7 +678,7 @@ impl Rows for SessionRows {
         answers
     }
 
-    fn release(&mut self, grant: &HeldGrant) -> Result<(), Loss> {
+    fn release(&mut self, grant: &HeldGrant, time: Duration) -> Result<(), Loss> {
         match session_of(grant) {
             Some(members) if members.identity == *grant => {
                 if self.is_moved() {
@@ -688,21 +690,21 @@ impl Rows for SessionRows {
             Some(members) => {
                 // The row is released while no transaction of the session is open.
                 let mut names = lock(&members.names);
-                let released = self.rows.release(grant);
+                let released = self.rows.release(grant, time);
                 if !released.as_ref().is_err_and(Loss::may_pass) {
                     names.forget(grant);
                 }
                 released
             }
-            None => self.rows.release(grant),
+            None => self.rows.release(grant, time),
         }
     }
 
-    fn look(&mut self, grant: &HeldGrant) -> Seen {
-        self.rows.look(grant)
+    fn read(&mut self, grant: &HeldGrant) -> Current {
+        self.rows.read(grant)
     }
 
-    fn hand_over(&mut self, grant: &HeldGrant, ttl: Duration) -> Result<Option<Handed>, Loss> {
+    fn hand_over(&mut self, grant: &HeldGrant, ttl: Duration) -> Result<Option<Lease>, Loss> {
         let members = session_of(grant);
         let mut names = members.as_ref().map(|members| lock(&members.names));
         let handed = self.rows.hand_over_by(grant, |db, lease| db.hand_over_shard(lease, ttl));
@@ -712,7 +714,15 @@ impl Rows for SessionRows {
         handed
     }
 
-    fn is_moved(&self) -> bool {
+    fn listen(&mut self, notice: Notice) {
+        self.rows.listen(notice);
+    }
+
+    fn beside(&self) -> Option<Box<dyn Rows>> {
+        None
+    }
+
+    fn is_moved(&mut self) -> bool {
         self.rows.is_moved()
     }
 }

@@ -16,6 +16,7 @@ use rusqlite::ToSql;
 
 use crate::error::lift;
 use crate::fences::owned;
+use crate::file::DatabaseFile;
 use crate::leases::in_ms;
 use crate::own_connection::OwnConnection;
 use crate::{Checkpoint, CheckpointResult, Held, HoldError, Litelease, Loss, Lost, Session};
@@ -128,7 +129,7 @@ struct Shared {
     ttl: Duration,
     drain: Duration,
     owner: String,
-    file: String,
+    file: DatabaseFile,
     session: Mutex<Option<Session>>,
     /// Where checkpoints are stored and read.
     db: OwnConnection,
@@ -169,7 +170,7 @@ impl Shards {
         let shard_group = ShardGroup::new(group, count).map_err(refused)?;
         let member = shard_group.member(&id).map_err(refused)?;
         let session = Session::open(db, &member, ttl)?;
-        let file = db.store().file().ok_or(HoldError::InMemory)?;
+        let file = DatabaseFile::behind(db, db.conn())?;
         let own = OwnConnection::open(&file, BUSY_TIMEOUT)?;
         let shared = Arc::new(Shared {
             group: shard_group,
@@ -344,7 +345,7 @@ impl Shared {
 
     /// Keeps the member's share, until it leaves or is lost.
     fn work(&self) {
-        let waiter = Waiter::at(Path::new(&self.file));
+        let waiter = Waiter::at(Path::new(&*self.file));
         let mut last_change = None;
         while !lock(&self.state).stopped {
             let heard = waiter.heard();

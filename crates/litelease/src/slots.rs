@@ -1,16 +1,15 @@
 //! Held slots of a pool: borrowed, kept alive by the keeper, and returned at the end.
 
+use std::ops::Deref;
 use std::time::Duration;
 
-use litelease_hold::{
-    Clock, Due, HeldGrant, Hold, Kept, ProcessKeeper, Renewal, Rows, Seen, SystemClock, Window,
-};
+use litelease_hold::{Acquired, Clock, Granted, Held, SystemClock, Window, keep};
 
-use crate::hold::{busy_timeout, keep};
-use crate::kept_rows::KeptRows;
+use crate::file::DatabaseFile;
+use crate::kept_rows::GrantKind;
+use crate::place::{busy_timeout, home, open_rows};
 use crate::{
-    BorrowOptions, Borrowed, Error, HoldError, Identity, Litelease, Loss, LossSignal, Lost, Result,
-    SlotInfo, SlotRow,
+    BorrowOptions, Borrowed, HoldError, Identity, Lease, Litelease, Lost, Result, SlotInfo, SlotRow,
 };
 
 /// A slot that this process holds. Dropping it returns the slot. Made by
@@ -27,9 +26,8 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "a slot that is dropped is returned"]
 pub struct HeldSlot {
-    kept: Kept,
-    slot: SlotInfo,
-    is_returned: bool,
+    held: Held,
+    position: i64,
 }
 
 /// Returns the id of the pool that `litelease run --slots` and the service use for a name. No UUID
@@ -39,7 +37,8 @@ pub fn pool_of_name(name: &str) -> String {
     format!("name:{name}")
 }
 
-pub(crate) static SLOTS: ProcessKeeper = ProcessKeeper::new();
+/// The shortest time between two checks whether holders are dead, however often the file changes.
+const DEATH_CHECK: Duration = Duration::from_millis(250);
 
 impl Litelease {
     /// Borrows a slot and keeps it alive in the background until it is returned or lost. Waits for
@@ -62,22 +61,25 @@ impl Litelease {
         wait: Duration,
         note: &str,
     ) -> std::result::Result<Option<HeldSlot>, HoldError> {
-        let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
-        let keeper = SLOTS.get()?;
-        let file = self.store().file().ok_or(HoldError::InMemory)?;
+        Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
+        if self.store().is_in_transaction() {
+            return Err(HoldError::InTransaction);
+        }
+        let file = DatabaseFile::behind(self, self.conn())?;
+        let home = home("slots", &file)?;
         let begin = SystemClock.now();
-        let watch = self.watch();
+        let (watch, mut next_death_check) = (self.watch(), begin);
         let (borrowed, start) = loop {
             let (seen, start) = (watch.changes(), SystemClock.now());
             let options = BorrowOptions::new().note(note);
             if let Some(borrowed) = self.pools().borrow_with(pool, ttl, options)? {
-                if SystemClock.now() < window.end(start) {
-                    break (borrowed, start);
+                break (borrowed, start);
+            }
+            if start >= next_death_check {
+                next_death_check = start + DEATH_CHECK;
+                if self.free_dead_slots(pool)? {
+                    continue;
                 }
-                // Waiting for the write lock has taken too long: it was over on arrival.
-                self.pools().return_slot(pool, &borrowed.lease_id)?;
-            } else if self.free_dead_slots(pool)? {
-                continue;
             }
             let left = wait.saturating_sub(SystemClock.now().saturating_sub(begin));
             if left.is_zero() {
@@ -86,16 +88,18 @@ impl Litelease {
             let next_ms = self.pools().next_expiry(pool)?.unwrap_or(i64::MAX);
             watch.wait(seen, next_ms, left);
         };
-        let Borrowed { lease_id, slot, .. } = borrowed;
-        let grant = HeldGrant { name: pool.into(), owner: lease_id, token: slot.token, ttl };
-        let hold = || Hold::new(grant.clone(), window, start, Renewal::whole(slot.expires_at_ms));
-        let open = || Ok(Box::new(SlotRows(KeptRows::open(&file)?)) as Box<dyn Rows>);
-        match keep(&keeper, &file, hold, open, busy_timeout(self.conn())) {
-            Ok(kept) => Ok(Some(HeldSlot { kept, slot, is_returned: false })),
+        let Borrowed { lease_id, slot: SlotInfo { position, token, expires_at_ms, .. }, .. } =
+            borrowed;
+        let owner = format!("slot {position}");
+        let lease = Lease { name: pool.into(), owner, token, expires_at_ms };
+        let granted = Granted { secret: lease_id.clone(), ..Granted::whole(lease) };
+        let rows = || open_rows(&file, GrantKind::Slots, busy_timeout(self.conn()));
+        match keep(&home, Acquired { granted, start }, ttl, rows) {
+            Ok(held) => Ok(Some(HeldSlot { held, position })),
             Err(error) => {
-                // Nobody would keep it alive.
-                let _ = self.pools().return_slot(pool, &grant.owner);
-                Err(error)
+                // No keeper would keep it alive.
+                let _ = self.pools().return_slot(pool, &lease_id);
+                Err(error.into())
             }
         }
     }
@@ -118,116 +122,26 @@ impl Litelease {
 impl HeldSlot {
     /// Returns the number of the slot: 0 is the first.
     pub fn position(&self) -> i64 {
-        self.slot.position
-    }
-
-    /// Returns the fencing token of the slot.
-    pub fn token(&self) -> i64 {
-        self.slot.token
-    }
-
-    /// Returns when the slot ends unless it is renewed, in Unix milliseconds.
-    pub fn expires_at_ms(&self) -> i64 {
-        self.kept.hold.expires_at_ms()
-    }
-
-    /// Checks whether the slot can be trusted to be this process's. Fails in time: before it can be
-    /// lent to another one.
-    pub fn check(&self) -> std::result::Result<(), Lost> {
-        self.kept.hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
-    }
-
-    /// Returns a signal on which another thread can wait until the slot is lost.
-    pub fn lost(&self) -> LossSignal {
-        LossSignal::new(self.kept.hold.clone())
-    }
-
-    /// Calls `callback` on a thread of its own when the slot is lost; at once if it already is.
-    pub fn on_lost(&self, callback: impl FnOnce(&Lost) + Send + 'static) {
-        let name = self.kept.hold.grant().name.clone();
-        self.kept.hold.on_lost(move |reason| callback(&Lost { name, reason: reason.clone() }));
+        self.position
     }
 
     /// Returns the slot. Tries again for a while if the file is locked.
-    pub fn give_back(mut self) -> std::result::Result<(), Lost> {
-        self.is_returned = true;
-        self.kept.release(Duration::from_secs(5)).map_err(|reason| self.as_lost(reason))
-    }
-
-    fn as_lost(&self, reason: Loss) -> Lost {
-        Lost { name: self.kept.hold.grant().name.clone(), reason }
+    pub fn give_back(self) -> std::result::Result<(), Lost> {
+        self.held.release()
     }
 }
 
-impl Drop for HeldSlot {
-    fn drop(&mut self) {
-        if !self.is_returned {
-            // A drop cannot tell, and must not take long.
-            let _ = self.kept.release(Duration::from_millis(100));
-        }
+impl Deref for HeldSlot {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
     }
 }
 
-/// The slots of one file as the keeper renews them. A grant of the keeper's is a borrowed slot
-/// here: its name is the pool, and its owner the secret of the lease.
-struct SlotRows(KeptRows);
-
-impl SlotRows {
-    fn renew_all(&mut self, due: &[Due<'_>]) -> Result<Vec<std::result::Result<Renewal, Loss>>> {
-        self.0.db.with(|db| {
-            let tx = KeptRows::begin(db)?;
-            let mut answers = Vec::with_capacity(due.len());
-            for Due { grant, .. } in due {
-                answers.push(match tx.pools().renew(&grant.name, &grant.owner, grant.ttl) {
-                    Ok(Some(slot)) => Ok(Renewal::whole(slot.expires_at_ms)),
-                    Ok(None) if tx.pools().info(&grant.name)?.is_none() => Err(Loss::Broken),
-                    Ok(None) => Err(Loss::Expired),
-                    // What is wrong with one row is not the others' fault.
-                    Err(error @ (Error::InvalidLeaseRow(_) | Error::TimeOverflow { .. })) => {
-                        Err(Loss::CannotRenew { error: error.to_string() })
-                    }
-                    Err(error) => return Err(error),
-                });
-            }
-            tx.commit()?;
-            Ok(answers)
-        })
-    }
-}
-
-impl Rows for SlotRows {
-    fn renew(&mut self, due: &[Due<'_>]) -> Vec<std::result::Result<Renewal, Loss>> {
-        if self.is_moved() {
-            return vec![Err(Loss::FileReplaced); due.len()];
-        }
-        let answers = self.renew_all(due);
-        // Asked again: what was just stored may be in a file that nobody else opens any more.
-        if self.is_moved() {
-            return vec![Err(Loss::FileReplaced); due.len()];
-        }
-        answers.unwrap_or_else(|error| vec![Err(self.0.trouble(&error)); due.len()])
-    }
-
-    fn release(&mut self, grant: &HeldGrant) -> std::result::Result<(), Loss> {
-        if self.is_moved() {
-            return Err(Loss::FileReplaced);
-        }
-        let give_back = |db: &Litelease| db.pools().return_slot(&grant.name, &grant.owner);
-        match self.0.db.with(give_back) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Loss::Expired),
-            Err(error) => Err(self.0.trouble(&error)),
-        }
-    }
-
-    fn look(&mut self, grant: &HeldGrant) -> Seen {
-        let found = self.0.db.with(|db| db.pools().slot(&grant.name, &grant.owner));
-        // What cannot be read now is left to the renewals.
-        let is_current = found.map_or(true, |slot| slot.is_some());
-        Seen { is_current: is_current && !self.is_moved(), asked: None }
-    }
-
-    fn is_moved(&self) -> bool {
-        self.0.is_moved()
+/// Without its position.
+impl From<HeldSlot> for Held {
+    fn from(slot: HeldSlot) -> Self {
+        slot.held
     }
 }

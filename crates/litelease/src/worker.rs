@@ -1,45 +1,30 @@
 //! Workers: threads that receive the items of a queue, extend their deliveries while a handler
 //! works, and acknowledge them or give them back.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use litelease_core::{MAX_NOTE, backoff};
 use litelease_hold::{
-    Bell, Clock, HeldGrant, Hold, Keeper, Kept, ProcessKeeper, Renewal, Rows, SystemClock, Waiter,
-    Window, nap,
+    Acquired, Bell, Deliveries, Delivery, Granted, Held, Home, Received, Settled, Waiter, Work,
+    WorkOptions, end, keep, nap,
 };
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode};
 
-use crate::delivered_rows::DeliveredRows;
 use crate::error::failure;
-use crate::file::has_moved;
-use crate::hold::keep;
+use crate::file::{DatabaseFile, has_moved};
+use crate::kept_rows::GrantKind;
+use crate::place::{home, open_rows};
 use crate::{
-    AckResult, Error, GiveBackOptions, HoldError, Item, Litelease, Loss, LossSignal, Lost, Queue,
-    StaleReason, Transaction,
+    AckResult, Error, GiveBackOptions, HoldError, Item, Lease, Litelease, Loss, LossSignal, Lost,
+    Queue, StaleReason, Transaction, WorkerCounts,
 };
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
-
-/// The keeper of the deliveries of this process.
-pub(crate) static DELIVERIES: ProcessKeeper = ProcessKeeper::new();
-
-/// The most handlers of one worker: each has a thread and a connection.
-const MOST_HANDLERS: usize = 1_000;
-
-/// The longest visibility: a worker extends anyway, and a dead one should be noticed.
-const LONGEST_VISIBILITY: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// The time between two attempts at a file that cannot be written now.
-const TROUBLE_PAUSE: Duration = Duration::from_millis(250);
 
 /// The busy timeout of a handler's connection.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -57,12 +42,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Clone)]
 pub struct WorkerOptions {
-    visibility: Duration,
-    handlers: usize,
-    first_delay: Duration,
-    longest_delay: Duration,
-    once: bool,
-    until_empty: bool,
+    work: WorkOptions,
     setup: Option<Setup>,
     on_trouble: Option<OnTrouble>,
 }
@@ -145,28 +125,6 @@ pub struct DrainSignal {
     shared: Arc<Shared>,
 }
 
-/// How many items a worker has dealt with.
-///
-/// ```
-/// # use litelease::WorkerCounts;
-/// assert_eq!(WorkerCounts::default().done, 0);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WorkerCounts {
-    /// Items that handlers are working on.
-    pub running: u64,
-    /// Items that were acknowledged.
-    pub done: u64,
-    /// Items that were given back.
-    pub given_back: u64,
-    /// Items that were buried.
-    pub buried: u64,
-    /// Items whose receipt no longer passed when the handler had ended, or that could not be
-    /// acknowledged or given back in time. They are delivered again.
-    pub lost: u64,
-}
-
 /// An item in the hands of a handler. It has the fields of [`Item`].
 ///
 /// Its delivery is extended in the background. It is trusted until its visibility, less a margin,
@@ -189,37 +147,18 @@ pub struct WorkerCounts {
 /// # Ok::<(), HoldError>(())
 /// ```
 pub struct WorkItem<'w> {
-    item: Item<'w>,
-    kept: &'w Kept,
+    item: &'w Item<'w>,
+    held: &'w Held,
     db: &'w Litelease,
-    settled: Cell<Option<Settled>>,
+    settled: &'w Cell<Option<Settled>>,
 }
 
-/// How the work on an item ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Settled {
-    Done,
-    GivenBack,
-    Buried,
-    Lost,
-}
-
-/// What the threads of a worker share.
+/// The state that the threads of a worker share.
 struct Shared {
-    file: String,
+    file: DatabaseFile,
     queue: String,
     options: WorkerOptions,
-    window: Window,
-    state: Mutex<State>,
-    /// Held by the one thread that looks for the next item. The others wait for it instead of
-    /// asking the file, too.
-    door: Mutex<()>,
-}
-
-#[derive(Default)]
-struct State {
-    is_draining: bool,
-    counts: WorkerCounts,
+    work: Work,
 }
 
 impl WorkerOptions {
@@ -227,39 +166,31 @@ impl WorkerOptions {
     /// and extended while its handler works, so it is how long others wait for the items of a
     /// worker that died: more than 100 ms, at most a year.
     pub fn new(visibility: Duration) -> Self {
-        WorkerOptions {
-            visibility,
-            handlers: 1,
-            first_delay: Duration::from_secs(1),
-            longest_delay: Duration::from_secs(3600),
-            once: false,
-            until_empty: false,
-            setup: None,
-            on_trouble: None,
-        }
+        WorkOptions::new(visibility).into()
     }
 
     /// Works on up to so many items at once, 1 to 1,000.
     pub fn handlers(self, handlers: usize) -> Self {
-        WorkerOptions { handlers, ..self }
+        WorkerOptions { work: WorkOptions { handlers, ..self.work }, ..self }
     }
 
     /// Hides an item for `first` after its first failure, for twice as long after each further
     /// one, and never for longer than `longest`; less up to a half, by chance. Unless set, from one
     /// second to one hour.
     pub fn backoff(self, first: Duration, longest: Duration) -> Self {
-        WorkerOptions { first_delay: first, longest_delay: longest, ..self }
+        let work = WorkOptions { first_delay: first, longest_delay: longest, ..self.work };
+        WorkerOptions { work, ..self }
     }
 
     /// Ends after one item, which it waits for.
     pub fn once(self) -> Self {
-        WorkerOptions { once: true, ..self }
+        WorkerOptions { work: WorkOptions { once: true, ..self.work }, ..self }
     }
 
     /// Ends when no item is visible and no handler of this worker is at work. Items that are
     /// delayed, or with other workers, are left to others.
     pub fn until_empty(self) -> Self {
-        WorkerOptions { until_empty: true, ..self }
+        WorkerOptions { work: WorkOptions { until_empty: true, ..self.work }, ..self }
     }
 
     /// Sets up the connection of each handler before its first item. It is a new connection to the
@@ -276,24 +207,11 @@ impl WorkerOptions {
     pub fn on_trouble(self, on_trouble: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         WorkerOptions { on_trouble: Some(Arc::new(on_trouble)), ..self }
     }
+}
 
-    fn check(&self) -> Result<Window> {
-        let wrong = |what| Err(HoldError::InvalidWorker(what));
-        if !(1..=MOST_HANDLERS).contains(&self.handlers) {
-            return wrong("a worker has 1 to 1,000 handlers");
-        }
-        if self.visibility > LONGEST_VISIBILITY {
-            return wrong("the visibility is too long: give at most a year, it is extended anyway");
-        }
-        if self.longest_delay > LONGEST_VISIBILITY || self.first_delay > self.longest_delay {
-            return wrong(
-                "the first delay must not be longer than the longest, which is at most a year",
-            );
-        }
-        let window = Window::new(self.visibility);
-        window.ok_or(HoldError::InvalidWorker(
-            "the visibility is too short to be extended: give more than 100 ms",
-        ))
+impl From<WorkOptions> for WorkerOptions {
+    fn from(work: WorkOptions) -> Self {
+        WorkerOptions { work, setup: None, on_trouble: None }
     }
 }
 
@@ -309,22 +227,21 @@ impl Queue<'_> {
     /// # Ok::<(), HoldError>(())
     /// ```
     pub fn worker(&self, options: WorkerOptions) -> Result<Worker> {
-        let window = options.check()?;
+        let work = Work::new(options.work).map_err(HoldError::InvalidWorker)?;
         let store = self.leases.store();
         if store.is_in_transaction() {
             return Err(HoldError::InTransaction);
         }
-        if self.connection.is_none() {
+        let Some(connection) = self.connection else {
             // The connection may be another library's, and two of them on one file drop each
             // other's locks.
             let text =
                 "a worker opens connections of its own: ask a Litelease or LiteleaseRef for it";
             return Err(failure(text).into());
-        }
-        let file = store.file().ok_or(HoldError::InMemory)?;
-        let (state, door) = (Mutex::default(), Mutex::default());
+        };
+        let file = DatabaseFile::behind(self.leases, connection)?;
         let queue = self.name.into();
-        Ok(Worker { shared: Arc::new(Shared { file, queue, options, window, state, door }) })
+        Ok(Worker { shared: Arc::new(Shared { file, queue, options, work }) })
     }
 }
 
@@ -348,7 +265,7 @@ impl Worker {
         &self,
         handler: impl Fn(&WorkItem<'_>) -> std::result::Result<(), E> + Sync,
     ) -> Result<WorkerCounts> {
-        self.shared.work(self.shared.open()?, &handler)?;
+        self.shared.run(Shared::open(&self.shared)?, &handler)?;
         Ok(self.counts())
     }
 
@@ -365,10 +282,11 @@ impl Worker {
         self,
         handler: impl Fn(&WorkItem<'_>) -> std::result::Result<(), E> + Send + Sync + 'static,
     ) -> Result<RunningWorker> {
-        let connections = self.shared.open()?;
+        let deliveries = Shared::open(&self.shared)?;
         let shared = self.shared.clone();
-        let body = move || shared.work(connections, &handler);
-        let thread = named("litelease worker").spawn(body).map_err(HoldError::NoThread)?;
+        let body = move || shared.run(deliveries, &handler);
+        let thread = thread::Builder::new().name("litelease worker".into()).spawn(body);
+        let thread = thread.map_err(HoldError::NoThread)?;
         let pid = std::process::id();
         Ok(RunningWorker { shared: self.shared, thread: Some(thread), pid })
     }
@@ -380,7 +298,7 @@ impl Worker {
 
     /// Returns what was done so far.
     pub fn counts(&self) -> WorkerCounts {
-        self.shared.state().counts
+        self.shared.work.counts()
     }
 }
 
@@ -394,7 +312,7 @@ impl RunningWorker {
 
     /// Returns what was done so far.
     pub fn counts(&self) -> WorkerCounts {
-        self.shared.state().counts
+        self.shared.work.counts()
     }
 
     /// Checks whether it has ended by itself: after its one item, when the queue was empty, or
@@ -441,14 +359,18 @@ impl DrainSignal {
 
 impl Shared {
     /// Opens a connection per handler, before any thread is started.
-    fn open(&self) -> Result<Vec<Litelease>> {
-        (0..self.options.handlers).map(|_| self.open_one()).collect()
+    fn open(shared: &Arc<Self>) -> Result<Vec<FileDeliveries>> {
+        let waiter = Arc::new(Waiter::at(Path::new(&*shared.file)));
+        let open = |_| {
+            let home = home("deliveries", &shared.file)?;
+            let (shared, waiter) = (shared.clone(), waiter.clone());
+            Ok(FileDeliveries { db: shared.open_one()?, home, shared, waiter, heard: Cell::new(0) })
+        };
+        (0..shared.options.work.handlers).map(open).collect()
     }
 
     fn open_one(&self) -> Result<Litelease> {
-        // Never created: if it has just been deleted, nobody else would see the new one's items.
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(&self.file, flags)?;
+        let connection = self.file.connect()?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         if let Some(setup) = &self.options.setup {
             setup(&connection)?;
@@ -456,251 +378,138 @@ impl Shared {
         Ok(Litelease::from_connection(connection))
     }
 
-    fn work<E: fmt::Display>(
+    fn run<E: fmt::Display>(
         &self,
-        connections: Vec<Litelease>,
+        deliveries: Vec<FileDeliveries>,
         handler: &(impl Fn(&WorkItem<'_>) -> std::result::Result<(), E> + Sync),
     ) -> Result<()> {
-        let keeper = &*DELIVERIES.get()?;
-        let waiter = &Waiter::at(Path::new(&self.file));
-        thread::scope(|scope| {
-            let mut threads = Vec::with_capacity(connections.len());
-            let mut result = Ok(());
-            for db in connections {
-                let body = move || {
-                    // One that cannot go on ends the others, too.
-                    self.handle_all(&db, keeper, waiter, handler).inspect_err(|_| self.drain())
-                };
-                match named("litelease handler").spawn_scoped(scope, body) {
-                    Ok(thread) => threads.push(thread),
-                    Err(error) => {
-                        self.drain();
-                        result = Err(HoldError::NoThread(error));
-                        break;
-                    }
-                }
-            }
-            for thread in threads {
-                let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                result = result.and(ended);
-            }
-            result
-        })
+        let handler = |delivery: &Delivery<'_, FileDeliveries>| {
+            let Delivery { from, item, held, settled } = delivery;
+            let item = WorkItem { item, held, db: &from.db, settled };
+            handler(&item).map_err(|error| error.to_string())
+        };
+        Ok(self.work.run(deliveries, &handler, &|| self.drain())?)
     }
 
-    /// One thread: item after item, until the worker is drained.
-    fn handle_all<E: fmt::Display>(
-        &self,
-        db: &Litelease,
-        keeper: &Keeper,
-        waiter: &Waiter,
-        handler: &impl Fn(&WorkItem<'_>) -> std::result::Result<(), E>,
-    ) -> Result<()> {
-        // The keeper closes its connection when it has nothing to keep. The last delivery, although
-        // over, keeps it open until the next one.
-        let mut last = None;
-        while let Some((item, start)) = self.next(db, waiter)? {
-            let handled = self.keep(keeper, &item, start).and_then(|kept| {
-                let kept: &Kept = last.insert(kept);
-                let work = WorkItem { item, kept, db, settled: Cell::new(None) };
-                let settled = self.handle(&work, handler);
-                work.end();
-                settled
-            });
-            let settled = handled.as_ref().copied().unwrap_or(Settled::Lost);
-            self.state().counts.add(settled);
-            handled?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the next item, and receives it. Returns when the receive began, too. `None` if the
-    /// worker is to end.
-    fn next<'d>(
-        &'d self,
-        db: &'d Litelease,
-        waiter: &Waiter,
-    ) -> Result<Option<(Item<'d>, Duration)>> {
-        let _door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            // What is heard from here on happened after we looked.
-            let heard = waiter.heard();
-            if self.state().is_draining {
-                return Ok(None);
-            }
-            if has_moved(db.conn()) {
-                return Err(HoldError::FileMoved(self.file.clone()));
-            }
-            let start = SystemClock.now();
-            match self.receive(db) {
-                Ok(Received::Item(item)) => {
-                    // Asked again: nobody else opens that file any more.
-                    if has_moved(db.conn()) {
-                        return Err(HoldError::FileMoved(self.file.clone()));
-                    }
-                    let mut state = self.state();
-                    state.counts.running += 1;
-                    state.is_draining |= self.options.once;
-                    return Ok(Some((item, start)));
-                }
-                Ok(Received::NothingFor(time_ms)) => match self.is_over() {
-                    true => self.drain(),
-                    false => waiter.nap(heard, nap(time_ms, self.longest_nap())),
-                },
-                Err(error) => {
-                    self.pass(error)?;
-                    thread::sleep(TROUBLE_PAUSE);
-                }
-            }
+    fn drain(&self) {
+        self.work.drain();
+        // The thread that looks for items may be asleep. Others that hear it look once.
+        if let Some(bell) = Bell::find(Path::new(&*self.file)) {
+            bell.ring();
         }
     }
+}
 
-    /// Receives an item, or returns for how many milliseconds there will be none unless something
-    /// happens.
-    fn receive<'d>(&'d self, db: &'d Litelease) -> crate::Result<Received<'d>> {
-        let queue = db.queue(&self.queue);
+/// The queue as one handler uses it, on a connection of its own.
+struct FileDeliveries {
+    db: Litelease,
+    home: Home,
+    shared: Arc<Shared>,
+    waiter: Arc<Waiter>,
+    /// The count of wake-ups before the last receive.
+    heard: Cell<u32>,
+}
+
+impl FileDeliveries {
+    fn queue(&self) -> Queue<'_> {
+        self.db.queue(&self.shared.queue)
+    }
+
+    fn check_moved(&self) -> Result<()> {
+        match has_moved(self.db.conn()) {
+            true => Err(HoldError::FileMoved(self.shared.file.path.clone())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Deliveries for FileDeliveries {
+    type Item<'d> = Item<'d>;
+    type Error = HoldError;
+
+    fn receive(&self, _: Duration) -> Result<Received<Item<'_>>> {
+        self.heard.set(self.waiter.heard());
+        self.check_moved()?;
+        let queue = self.queue();
         // Asked without the write lock: an idle worker must not be in anybody's way.
         let left_ms = match queue.next_visible()? {
-            None => return Ok(Received::NothingFor(i64::MAX)),
+            None => i64::MAX,
             Some(at_ms) => at_ms.saturating_sub(crate::now_ms()),
         };
-        if left_ms > 0 {
-            return Ok(Received::NothingFor(left_ms));
+        if let Ok(left_ms @ 1..) = u64::try_from(left_ms) {
+            return Ok(Received::Nothing(Duration::from_millis(left_ms)));
         }
-        let item = queue.receive(self.options.visibility)?;
-        // Another worker was quicker; look again.
-        Ok(item.map_or(Received::NothingFor(0), Received::Item))
-    }
-
-    /// Checks whether a worker that ends with its queue is to end, when nothing is visible.
-    fn is_over(&self) -> bool {
-        // A handler may send, and what it gives back may be visible at once.
-        self.options.until_empty && self.state().counts.running == 0
-    }
-
-    fn longest_nap(&self) -> Duration {
-        match self.options.until_empty {
-            true => Duration::from_millis(20),
-            false => Duration::MAX,
-        }
-    }
-
-    fn keep(&self, keeper: &Keeper, item: &Item<'_>, start: Duration) -> Result<Kept> {
-        let grant = HeldGrant {
-            name: self.queue.clone(),
-            owner: item.receipt.clone(),
-            token: item.token,
-            ttl: self.options.visibility,
+        let Some(item) = queue.receive(self.shared.options.work.visibility)? else {
+            // Another worker was quicker; look again.
+            return Ok(Received::Nothing(Duration::ZERO));
         };
-        let hold =
-            || Hold::new(grant.clone(), self.window, start, Renewal::whole(item.deadline_ms));
-        let open = || Ok(Box::new(DeliveredRows::open(&self.file)?) as Box<dyn Rows>);
-        keep(keeper, &self.file, hold, open, BUSY_TIMEOUT).inspect_err(|_| {
-            // Nobody would extend it.
-            let _ = item.give_back();
+        // Checked again: no other program may see the file that has the delivery.
+        self.check_moved()?;
+        Ok(Received::Item(item))
+    }
+
+    fn keep(
+        &self,
+        item: &Item<'_>,
+        start: Duration,
+    ) -> Result<Held, litelease_hold::HoldError<HoldError>> {
+        let lease = Lease {
+            name: self.shared.queue.clone(),
+            owner: format!("item {}", item.id),
+            token: item.token,
+            expires_at_ms: item.deadline_ms,
+        };
+        let granted = Granted { secret: item.receipt.clone(), ..Granted::whole(lease) };
+        let rows = || open_rows(&self.shared.file, GrantKind::Deliveries, BUSY_TIMEOUT);
+        let visibility = self.shared.options.work.visibility;
+        keep(&self.home, Acquired { granted, start }, visibility, rows)
+    }
+
+    fn ack(&self, item: &Item<'_>) -> Result<Settled> {
+        Ok(match item.ack()? {
+            // Acknowledged by the handler in its own way, or by an attempt whose answer was lost.
+            AckResult::Acknowledged | AckResult::Stale { reason: StaleReason::Gone } => {
+                Settled::Done
+            }
+            AckResult::Stale { .. } => Settled::Lost,
         })
     }
 
-    /// Calls the handler, and acknowledges the item or gives it back unless the handler did.
-    fn handle<E: fmt::Display>(
-        &self,
-        work: &WorkItem<'_>,
-        handler: &impl Fn(&WorkItem<'_>) -> std::result::Result<(), E>,
-    ) -> Result<Settled> {
-        let called = catch_unwind(AssertUnwindSafe(|| handler(work)));
-        let mut note = match called {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(panic) => Some(format!("the handler panicked: {}", words(&*panic))),
-        };
-        let connection = work.db.conn();
-        if !connection.is_autocommit() {
-            // It would block everybody, and what is in it was never finished.
-            connection.execute_batch("ROLLBACK")?;
-            note.get_or_insert_with(|| "the handler left a transaction open".into());
-        }
-        if let Some(settled) = work.settled.get() {
-            return Ok(settled);
-        }
-        match note {
-            None => self.insist(work, || {
-                Ok(match work.item.ack()? {
-                    // Acknowledged by the handler in its own way, or by an attempt whose answer was
-                    // lost.
-                    AckResult::Acknowledged | AckResult::Stale { reason: StaleReason::Gone } => {
-                        Settled::Done
-                    }
-                    AckResult::Stale { .. } => Settled::Lost,
-                })
-            }),
-            Some(note) => {
-                let WorkerOptions { first_delay, longest_delay, .. } = self.options;
-                let delay = backoff(first_delay, longest_delay, work.attempt, work.token);
-                let options = GiveBackOptions::new().delay(delay).note(cut(&note));
-                self.insist(work, || {
-                    let given_back = work.item.give_back_with(options)?;
-                    Ok(if given_back { Settled::GivenBack } else { Settled::Lost })
-                })
-            }
-        }
+    fn give_back(&self, item: &Item<'_>, delay: Duration, note: Option<&str>) -> Result<Settled> {
+        let options = GiveBackOptions::new().delay(delay);
+        let options = note.map_or(options, |note| options.note(note));
+        let given_back = item.give_back_with(options)?;
+        Ok(if given_back { Settled::GivenBack } else { Settled::Lost })
     }
 
-    /// Tries until it succeeds, as long as the delivery is this worker's.
-    fn insist(
-        &self,
-        work: &WorkItem<'_>,
-        settle: impl Fn() -> crate::Result<Settled>,
-    ) -> Result<Settled> {
-        loop {
-            match settle() {
-                Ok(settled) => return Ok(settled),
-                Err(error) => self.pass(error)?,
-            }
-            if work.is_lost() {
-                return Ok(Settled::Lost);
-            }
-            thread::sleep(TROUBLE_PAUSE);
+    fn tidy(&self) -> Result<Option<&'static str>> {
+        let connection = self.db.conn();
+        if connection.is_autocommit() {
+            return Ok(None);
         }
+        // It would block everybody, and what is in it was never finished.
+        connection.execute_batch("ROLLBACK")?;
+        Ok(Some("the handler left a transaction open"))
     }
 
-    /// Reports an error that may pass, and returns any other.
-    fn pass(&self, error: Error) -> Result<()> {
+    fn wait(&self, time: Duration) {
+        let time_ms = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        self.waiter.nap(self.heard.get(), nap(time_ms, Duration::MAX));
+    }
+
+    fn report(&self, error: HoldError) -> Result<()> {
+        let HoldError::Lease(error) = error else { return Err(error) };
         if !may_pass(&error) {
             return Err(error.into());
         }
-        if let Some(on_trouble) = &self.options.on_trouble {
+        if let Some(on_trouble) = &self.shared.options.on_trouble {
             on_trouble(&error);
         }
         Ok(())
     }
 
-    fn drain(&self) {
-        self.state().is_draining = true;
-        // The thread that looks for items may be asleep. Others that hear it look once.
-        if let Some(bell) = Bell::find(Path::new(&self.file)) {
-            bell.ring();
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-enum Received<'d> {
-    Item(Item<'d>),
-    NothingFor(i64),
-}
-
-impl WorkerCounts {
-    fn add(&mut self, settled: Settled) {
-        self.running -= 1;
-        *match settled {
-            Settled::Done => &mut self.done,
-            Settled::GivenBack => &mut self.given_back,
-            Settled::Buried => &mut self.buried,
-            Settled::Lost => &mut self.lost,
-        } += 1;
+    fn attempt(item: &Item<'_>) -> (i64, i64) {
+        (item.attempt, item.token)
     }
 }
 
@@ -727,12 +536,12 @@ impl<'w> WorkItem<'w> {
     /// Checks whether the delivery can still be trusted. Once this has failed it always fails.
     pub fn check(&self) -> std::result::Result<(), Lost> {
         let checked = match self.settled.get() {
-            None => self.kept.hold.check(SystemClock.now()),
+            None => self.held.check().map_err(|lost| lost.reason),
             Some(Settled::Lost) => Err(Loss::Expired),
             Some(_) => Ok(()),
         };
         checked.map_err(|reason| {
-            let name = format!("{} item {}", self.item.queue().name(), self.item.id);
+            let name = format!("{} item {}", self.queue().name(), self.id);
             Lost { name, reason }
         })
     }
@@ -783,7 +592,7 @@ impl<'w> WorkItem<'w> {
     /// # Ok::<(), HoldError>(())
     /// ```
     pub fn lost(&self) -> LossSignal {
-        LossSignal::new(self.kept.hold.clone())
+        self.held.lost()
     }
 
     /// Writes the effect of the work and acknowledges the item, in one transaction: see
@@ -908,14 +717,10 @@ impl<'w> WorkItem<'w> {
         Ok(buried)
     }
 
+    /// Records how the work has ended, before the handler has. Nothing is extended any more.
     fn settle(&self, settled: Settled) {
         self.settled.set(Some(settled));
-        self.end();
-    }
-
-    /// Nothing is extended any more. No row is touched.
-    fn end(&self) {
-        let _ = self.kept.release(Duration::ZERO);
+        end(self.held);
     }
 }
 
@@ -923,7 +728,7 @@ impl<'w> Deref for WorkItem<'w> {
     type Target = Item<'w>;
 
     fn deref(&self) -> &Item<'w> {
-        &self.item
+        self.item
     }
 }
 
@@ -945,34 +750,9 @@ fn may_pass(error: &Error) -> bool {
     }
 }
 
-/// Returns what a panic said.
-fn words(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
-}
-
-/// Shortens a note to what an item may carry.
-fn cut(note: &str) -> &str {
-    let mut end = note.len().min(MAX_NOTE);
-    while !note.is_char_boundary(end) {
-        end -= 1;
-    }
-    &note[..end]
-}
-
-fn named(name: &str) -> thread::Builder {
-    thread::Builder::new().name(name.into())
-}
-
 impl fmt::Debug for WorkerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WorkerOptions { visibility, handlers, once, until_empty, .. } = self;
-        f.debug_struct("WorkerOptions")
-            .field("visibility", visibility)
-            .field("handlers", handlers)
-            .field("once", once)
-            .field("until_empty", until_empty)
-            .finish_non_exhaustive()
+        f.debug_struct("WorkerOptions").field("work", &self.work).finish_non_exhaustive()
     }
 }
 
@@ -997,6 +777,6 @@ impl fmt::Debug for DrainSignal {
 /// Without the receipt, which is a secret, and without the body.
 impl fmt::Debug for WorkItem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WorkItem").field(&self.item).finish()
+        f.debug_tuple("WorkItem").field(self.item).finish()
     }
 }

@@ -13,7 +13,7 @@ use super::run::{check_grace, killer};
 use crate::Common;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result, code};
-use crate::place::{Lent, Tenure, failure};
+use crate::place::{failure, lent};
 
 /// Run a command with a slot of a pool on a server
 ///
@@ -76,7 +76,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         variables: Vec::new(),
     };
     let take = move |_| match pool.hold(options, &note) {
-        Ok(slot) => Ok(Box::new(Lent { name: String::new(), slot }) as Box<dyn Tenure>),
+        Ok(slot) => Ok(lent("", slot)),
         Err(Error::NoneFree) => {
             Err(Failure::new(code::NO, "Busy", "all slots of the pool are taken"))
         }

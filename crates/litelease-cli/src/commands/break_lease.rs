@@ -64,6 +64,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
 fn break_slot(args: &Args, position: i64, place: &dyn Place, common: &Common) -> Result<u8> {
     let what = format!("slot {position} of {}", printable(&args.name));
     let held = place.slots(&args.name)?.into_iter().find(|row| row.slot.position == position);
+    let note = held.as_ref().and_then(|row| row.note.clone());
     let held = held.as_ref().map(slot_lease);
     if let Some(current) = held.as_ref().filter(|_| !args.yes) {
         let (who, token) = (owner(&current.owner), current.token);
@@ -84,8 +85,7 @@ fn break_slot(args: &Args, position: i64, place: &dyn Place, common: &Common) ->
     };
     let (who, token) = (owner(&current.owner), current.token);
     let text = format!("{what}: broken, token {token} of {who} has ended");
-    let value =
-        json!({ "broken": args.name, "slot": position, "note": current.owner, "killed": token });
+    let value = json!({ "broken": args.name, "slot": position, "note": note, "killed": token });
     remark(common, value, &text)?;
     Ok(code::OK)
 }

@@ -47,7 +47,7 @@ fn described(current: &Lease) -> String {
     match Identity::parse(&current.owner) {
         None => text += &format!("owner {}", printable(&current.owner)),
         Some(who) => {
-            text += &format!("host {}, pid {}", who.host, who.pid);
+            text += &format!("host {}, pid {}", printable(&who.host), who.pid);
             if let Some(since_ms) = who.since_ms() {
                 text += &format!(", for {} now", shown(litelease::now_ms() - since_ms));
             }

@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use litelease::{
-    BreakResult, ClaimResult, GrantRef, Lease, LeaseRow, Loss, ReleaseResult, RenewResult, Status,
+    BreakResult, ClaimResult, GrantRef, Lease, LeaseRow, ReleaseResult, RenewResult, Status,
     TransferResult,
 };
-use litelease_cluster::{Cluster, Error, Held, HoldError, HoldOptions, Watch};
+use litelease_cluster::{Cluster, Error, HoldError, HoldOptions, Watch};
 
 use super::file::{busy, rejected, released};
-use super::{
-    Ask, Claim, GrantArgument, Looks, Place, Seen, Tenure, Trust, Variable, Verdict, of_lease,
-};
+use super::{Ask, Claim, GrantArgument, Looks, Place, Seen, Tenure, Variable, Verdict, of_lease};
 use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result};
 
@@ -59,7 +57,7 @@ impl Engine {
             }
             HoldError::Lease(error) => error.into(),
             HoldError::TtlTooShort(_) => Failure::usage(error),
-            error => Failure::failed(error.kind(), error),
+            error => Failure::failed(error.kind_or(Error::kind), error),
         })
     }
 
@@ -228,7 +226,7 @@ impl Place for Engine {
         Ok(Box::new(Looking { engine, watch, names: names.to_vec(), seen: 0 }))
     }
 
-    fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>> {
+    fn hold(&self, ask: &Ask) -> Result<Tenure> {
         let given = [
             ("--slots", ask.slots.is_some()),
             ("--value", ask.value.is_some()),
@@ -243,8 +241,10 @@ impl Place for Engine {
         self.inspect(&ask.name)?;
         let options = HoldOptions::new(ask.ttl).wait(ask.wait).group(ask.group);
         let held = self.granting(|cluster| cluster.hold(&ask.name, options.clone()))?;
-        let until_ms = self.here_ms(held.lease().expires_at_ms)?;
-        Ok(Box::new(OnEngine { held, until_ms }))
+        // When it was to end, on this machine's clock.
+        let expires_at_ms = self.here_ms(held.lease().expires_at_ms)?;
+        let variables = of_lease(&Lease { expires_at_ms, ..held.lease() }, None);
+        Ok(Tenure::new(held, variables))
     }
 
     fn purge(&self, before_ms: i64) -> Result<u64> {
@@ -253,38 +253,6 @@ impl Place for Engine {
 
     fn restore_fence(&self, above: Option<i64>) -> Result<i64> {
         Ok(self.cluster()?.restore_fence_above(above.unwrap_or(0))?)
-    }
-}
-
-/// A lease on a name.
-struct OnEngine {
-    held: Held,
-    /// When it was to end, on this machine's clock.
-    until_ms: i64,
-}
-
-impl Trust for OnEngine {
-    fn trusted_for(&self) -> Duration {
-        self.held.lost().trusted_for()
-    }
-
-    fn reason(&self) -> Option<Loss> {
-        self.held.lost().reason()
-    }
-}
-
-impl Tenure for OnEngine {
-    fn variables(&self) -> Vec<Variable> {
-        let lease = Lease { expires_at_ms: self.until_ms, ..self.held.lease() };
-        of_lease(&lease, None)
-    }
-
-    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>) {
-        self.held.on_lost(move |_| callback());
-    }
-
-    fn release(self: Box<Self>) -> std::result::Result<(), Loss> {
-        self.held.release().map_err(|lost| lost.reason)
     }
 }
 

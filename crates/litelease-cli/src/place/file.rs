@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use litelease::{
-    BreakResult, ClaimResult, Error, GrantResult, Held, HeldSlot, HoldError, HoldOptions,
-    HolderKind, Lease, LeaseRow, ListedLease, Litelease, Loss, PoolInfo, Reason, ReleaseResult,
-    RenewResult, RequestInfo, SlotRow, Status, TransferResult, Watch, pool_of_name,
+    BreakResult, ClaimResult, Error, GrantResult, HoldError, HoldOptions, HolderKind, Lease,
+    LeaseRow, ListedLease, Litelease, PoolInfo, Reason, ReleaseResult, RenewResult, SlotRow,
+    Status, TransferResult, Watch, pool_of_name,
 };
 
 use super::{
-    Ask, Claim, GrantArgument, Looks, Place, Rejection, Seen, Tenure, Trust, Variable, Verdict,
-    note, of_lease, of_slot,
+    Ask, Claim, GrantArgument, Looks, Place, Rejection, Seen, Tenure, Variable, Verdict, note,
+    of_lease, of_slot,
 };
 use crate::exit::{Failure, Result, code};
 use crate::output::{self, held_by, printable};
@@ -169,7 +169,7 @@ impl Place for File {
         Ok(Box::new(Looking { db, watch, names, seen: 0 }))
     }
 
-    fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>> {
+    fn hold(&self, ask: &Ask) -> Result<Tenure> {
         let db = database::open_patiently(&self.common, ask.wait)?;
         if let Some(count) = ask.slots {
             let pool = pool_of_name(&ask.name);
@@ -180,13 +180,15 @@ impl Place for File {
             let note = note(HolderKind::Run { group: ask.group });
             let slot = db.hold_slot(&pool, ask.ttl, ask.wait, &note)?;
             let slot = slot.ok_or_else(|| none_free(self, &ask.name, count))?;
-            return Ok(Box::new(SlotInFile { name: ask.name.clone(), slot }));
+            let variables = of_slot(&ask.name, slot.position(), slot.token());
+            return Ok(Tenure::new(slot, variables));
         }
         let held = db.hold(&ask.name, options(ask)).map_err(|error| match error {
             HoldError::Busy(current) => busy(&current),
             error => error.into(),
         })?;
-        Ok(Box::new(InFile { held, path: self.path.clone() }))
+        let variables = of_lease(&held.lease(), None);
+        Ok(Tenure { file: Some(self.path.clone()), ..Tenure::new(held, variables) })
     }
 
     fn purge(&self, before_ms: i64) -> Result<u64> {
@@ -265,78 +267,6 @@ pub(super) fn released(result: ReleaseResult) -> Verdict<(String, i64)> {
     match result {
         ReleaseResult::Released { name, token } => Verdict::Done((name, token)),
         ReleaseResult::Rejected { reason, current } => rejected(&reason, current),
-    }
-}
-
-/// A lease on a name.
-struct InFile {
-    held: Held,
-    path: PathBuf,
-}
-
-impl Trust for InFile {
-    fn trusted_for(&self) -> Duration {
-        self.held.trusted_for()
-    }
-
-    fn reason(&self) -> Option<Loss> {
-        self.held.lost().reason()
-    }
-}
-
-impl Tenure for InFile {
-    fn variables(&self) -> Vec<Variable> {
-        of_lease(&self.held.lease(), None)
-    }
-
-    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>) {
-        self.held.on_lost(move |_| callback());
-    }
-
-    fn on_requested(&self, callback: Box<dyn FnMut(&RequestInfo) + Send>) {
-        self.held.on_requested(callback);
-    }
-
-    fn release(self: Box<Self>) -> std::result::Result<(), Loss> {
-        let lease = self.held.lease();
-        match self.held.release() {
-            Err(lost)
-                if lost.reason.may_pass() && database::release_patiently(&self.path, &lease) =>
-            {
-                Ok(())
-            }
-            released => released.map_err(|lost| lost.reason),
-        }
-    }
-}
-
-/// A slot of a pool.
-struct SlotInFile {
-    name: String,
-    slot: HeldSlot,
-}
-
-impl Trust for SlotInFile {
-    fn trusted_for(&self) -> Duration {
-        self.slot.lost().trusted_for()
-    }
-
-    fn reason(&self) -> Option<Loss> {
-        self.slot.lost().reason()
-    }
-}
-
-impl Tenure for SlotInFile {
-    fn variables(&self) -> Vec<Variable> {
-        of_slot(&self.name, self.slot.position(), self.slot.token())
-    }
-
-    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>) {
-        self.slot.on_lost(move |_| callback());
-    }
-
-    fn release(self: Box<Self>) -> std::result::Result<(), Loss> {
-        self.slot.give_back().map_err(|lost| lost.reason)
     }
 }
 

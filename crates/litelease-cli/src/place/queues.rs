@@ -2,17 +2,18 @@
 
 mod file;
 mod server;
-mod server_worker;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use litelease::rusqlite::types::Value as Body;
-use litelease::{CancelResult, ItemInfo, ItemName, QueueInfo, WorkerCounts};
+use litelease::{
+    CancelResult, GiveBackOptions, ItemInfo, ItemName, LossSignal, QueueInfo, WorkerCounts,
+};
+use litelease_hold::WorkOptions;
 
 pub(super) use server::stored;
 
-use super::{Trust, Variable};
+use super::{Variable, failure};
 use crate::Common;
 use crate::exit::Result;
 
@@ -39,7 +40,7 @@ pub(crate) trait Queues: Send + Sync {
     fn discard(&self, queue: &str, id: Option<i64>) -> Result<u64>;
     fn cancel(&self, queue: &str, name: ItemName<'_>) -> Result<CancelResult>;
     fn delete(&self, queue: &str) -> Result<bool>;
-    fn worker(&self, queue: &str, options: Options) -> Result<Arc<dyn Worker>>;
+    fn worker(&self, queue: &str, options: Options) -> Result<Worker>;
 }
 
 /// An item that was delivered.
@@ -65,12 +66,7 @@ pub(crate) enum Receipt<T> {
 
 /// How `work` works.
 pub(crate) struct Options {
-    pub(crate) visibility: Duration,
-    pub(crate) jobs: usize,
-    pub(crate) backoff: Duration,
-    pub(crate) max_backoff: Duration,
-    pub(crate) once: bool,
-    pub(crate) drain: bool,
+    pub(crate) work: WorkOptions,
     /// Called with the kind and the text of an error that may pass.
     pub(crate) on_trouble: Box<OnTrouble>,
 }
@@ -79,32 +75,102 @@ pub(crate) struct Options {
 type OnTrouble = dyn Fn(&'static str, &str) + Send + Sync;
 
 /// A worker of a queue.
-pub(crate) trait Worker: Send + Sync {
-    /// Hands items to `handler` until the worker is drained. An item whose handler returns an error
-    /// is given back with that as its note.
-    fn run(&self, handler: &Handler<'_>) -> Result<WorkerCounts>;
-    /// Receives nothing more.
-    fn drain(&self);
-    fn counts(&self) -> WorkerCounts;
+#[derive(Clone)]
+pub(crate) enum Worker {
+    File(litelease::Worker),
+    Server(litelease_client::Worker),
 }
 
-/// What is done for each item.
+/// Does the work on one item.
 pub(crate) type Handler<'h> =
-    dyn Fn(&dyn WorkItem) -> std::result::Result<(), String> + Send + Sync + 'h;
+    dyn Fn(&WorkItem<'_>) -> std::result::Result<(), String> + Send + Sync + 'h;
 
 /// An item in the hands of a handler.
-pub(crate) trait WorkItem {
-    fn id(&self) -> i64;
-    fn attempt(&self) -> i64;
-    fn token(&self) -> i64;
-    fn receipt(&self) -> &str;
-    fn body(&self) -> &Body;
-    /// Tells for how long the item can be trusted to be this worker's.
-    fn trust(&self) -> Box<dyn Trust + Send + Sync>;
+pub(crate) struct WorkItem<'w> {
+    pub(crate) id: i64,
+    pub(crate) attempt: i64,
+    pub(crate) token: i64,
+    pub(crate) receipt: &'w str,
+    pub(crate) body: &'w Body,
+    /// Shows for how long the item can be trusted to be this worker's.
+    pub(crate) lost: LossSignal,
+    end: &'w dyn Fn(End, &str) -> bool,
+}
+
+/// How a handler ends the work on an item itself.
+#[derive(Clone, Copy)]
+enum End {
+    GiveBack,
+    Bury,
+}
+
+impl Worker {
+    /// Hands items to `handler` until the worker is drained. An item whose handler returns an error
+    /// is given back with that as its note.
+    pub(crate) fn run(&self, handler: &Handler<'_>) -> Result<WorkerCounts> {
+        match self {
+            Worker::File(worker) => Ok(worker.run(|item| {
+                let end = |end, note: &str| match end {
+                    End::GiveBack => item.give_back_with(GiveBackOptions::new().note(note)).is_ok(),
+                    End::Bury => item.bury(Some(note)).is_ok(),
+                };
+                handler(&WorkItem {
+                    id: item.id,
+                    attempt: item.attempt,
+                    token: item.token,
+                    receipt: &item.receipt,
+                    body: &item.body,
+                    lost: item.lost(),
+                    end: &end,
+                })
+            })?),
+            Worker::Server(worker) => worker
+                .run(|item| {
+                    let end = |end, note: &str| match end {
+                        End::GiveBack => item.give_back(Duration::ZERO, Some(note)).is_ok(),
+                        End::Bury => item.bury(Some(note)).is_ok(),
+                    };
+                    let body = stored(item.body.clone());
+                    handler(&WorkItem {
+                        id: item.id,
+                        attempt: item.attempt,
+                        token: item.token,
+                        receipt: &item.receipt,
+                        body: &body,
+                        lost: item.lost(),
+                        end: &end,
+                    })
+                })
+                .map_err(failure),
+        }
+    }
+
+    /// Receives nothing more.
+    pub(crate) fn drain(&self) {
+        match self {
+            Worker::File(worker) => worker.drain_signal().drain(),
+            Worker::Server(worker) => worker.drain(),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> WorkerCounts {
+        match self {
+            Worker::File(worker) => worker.counts(),
+            Worker::Server(worker) => worker.counts(),
+        }
+    }
+}
+
+impl WorkItem<'_> {
     /// Gives the item back at once. Returns whether that was done.
-    fn give_back(&self, note: &str) -> bool;
+    pub(crate) fn give_back(&self, note: &str) -> bool {
+        (self.end)(End::GiveBack, note)
+    }
+
     /// Makes the item dead. Returns whether that was done.
-    fn bury(&self, note: &str) -> bool;
+    pub(crate) fn bury(&self, note: &str) -> bool {
+        (self.end)(End::Bury, note)
+    }
 }
 
 /// Returns where the command finds queues. Opens nothing yet.

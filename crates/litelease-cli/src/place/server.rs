@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::{Duration, Instant};
 
-use litelease::{ClaimResult, HolderKind, KEPT, Lease, LeaseRow, Loss, PoolInfo, Reason, SlotRow};
+use litelease::{ClaimResult, HolderKind, KEPT, Lease, LeaseRow, PoolInfo, Reason, SlotRow};
 use litelease_client::{
     Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, PoolOfName,
     Slot, SlotInfo, Watch,
@@ -13,8 +13,8 @@ use litelease_client::{
 use super::file::{busy, none_free, not_named};
 use super::queues::stored;
 use super::{
-    Ask, Claim, GrantArgument, Looks, Place, Rejection, Seen, Tenure, Trust, Variable, Verdict,
-    grants, note, of_lease, of_server, of_slot,
+    Ask, Claim, GrantArgument, Looks, Place, Rejection, Seen, Tenure, Variable, Verdict, grants,
+    note, of_lease, of_server, of_slot,
 };
 use crate::exit::{Failure, Result};
 use crate::output::printable;
@@ -72,8 +72,7 @@ impl Server {
 
 /// Returns a lease as it is shown. Its end is counted on this machine's clock.
 fn info(lease: ServedLease) -> Lease {
-    let expires_at_ms = end_ms(lease.expires_in);
-    Lease { name: lease.name, owner: lease.owner, token: lease.token, expires_at_ms }
+    Lease::from(&lease)
 }
 
 /// Returns when so much time is over, on this machine's clock.
@@ -106,7 +105,7 @@ pub(crate) fn failure(error: Error) -> Failure {
     match error {
         Error::Busy(current) => busy(&info(*current)),
         Error::InvalidUrl(_) | Error::InvalidPool | Error::TtlTooShort(_) => Failure::usage(error),
-        Error::Insecure => Failure::usage(error),
+        Error::Insecure | Error::InvalidWorker(_) => Failure::usage(error),
         Error::Access(error) => {
             let text = format!(
                 "cannot read the file with the access key, $LITELEASE_ACCESS_FILE: {error}"
@@ -266,7 +265,7 @@ impl Place for Server {
         Ok(Box::new(Hearing { client, watch, names: names.to_vec(), seen, news }))
     }
 
-    fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>> {
+    fn hold(&self, ask: &Ask) -> Result<Tenure> {
         let options = HoldOptions::new(ask.ttl).wait(ask.wait);
         if let Some(count) = ask.slots {
             // As with names, no process on the server's file judges whether a client is dead.
@@ -276,7 +275,7 @@ impl Place for Server {
                 Error::NoneFree => none_free(self, &ask.name, i64::from(count)),
                 error => failure(error),
             })?;
-            return Ok(Box::new(Lent { name: ask.name.clone(), slot }));
+            return Ok(lent(&ask.name, slot));
         }
         let held = self.client.hold(&ask.name, options).map_err(failure)?;
         // If one of these fails, the lease is released again.
@@ -287,7 +286,8 @@ impl Place for Server {
         if let Some(value) = &ask.value {
             self.client.attach(held.grant(), value.as_str()).map_err(failure)?;
         }
-        Ok(Box::new(OnServer(held)))
+        let variables = of_lease(&held.lease(), Some(held.secret()));
+        Ok(kept(held, variables))
     }
 }
 
@@ -302,75 +302,15 @@ fn common_start(names: &[String]) -> String {
     ends.into_iter().find(is_start).map_or_else(String::new, |end| first[..end].to_owned())
 }
 
-/// A lease on a name.
-struct OnServer(Held);
-
-impl Trust for OnServer {
-    fn trusted_for(&self) -> Duration {
-        self.0.trusted_for()
-    }
-
-    fn reason(&self) -> Option<Loss> {
-        self.0.trouble()
-    }
+/// Returns the tenure of a slot.
+pub(crate) fn lent(name: &str, slot: Slot) -> Tenure {
+    let variables = of_slot(name, slot.position, slot.held.token());
+    kept(slot.held, variables)
 }
 
-impl Tenure for OnServer {
-    fn variables(&self) -> Vec<Variable> {
-        let lease = Lease {
-            name: self.0.name().into(),
-            owner: self.0.owner().into(),
-            token: self.0.token(),
-            expires_at_ms: end_ms(self.0.trusted_for()),
-        };
-        of_lease(&lease, Some(self.0.secret()))
-    }
-
-    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>) {
-        self.0.on_lost(move |_| callback());
-    }
-
-    fn release(self: Box<Self>) -> std::result::Result<(), Loss> {
-        release(self.0)
-    }
-}
-
-/// A slot of a pool on a server.
-pub(crate) struct Lent {
-    pub(crate) name: String,
-    pub(crate) slot: Slot,
-}
-
-impl Trust for Lent {
-    fn trusted_for(&self) -> Duration {
-        self.slot.held.trusted_for()
-    }
-
-    fn reason(&self) -> Option<Loss> {
-        self.slot.held.trouble()
-    }
-}
-
-impl Tenure for Lent {
-    fn variables(&self) -> Vec<Variable> {
-        of_slot(&self.name, self.slot.position, self.slot.held.token())
-    }
-
-    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>) {
-        self.slot.held.on_lost(move |_| callback());
-    }
-
-    fn release(self: Box<Self>) -> std::result::Result<(), Loss> {
-        release(self.slot.held)
-    }
-}
-
-fn release(held: Held) -> std::result::Result<(), Loss> {
-    let patience = held.trusted_for().min(PATIENCE);
-    held.release_within(patience).map_err(|error| match error {
-        Error::Lost(loss) => loss,
-        error => Loss::CannotRenew { error: error.to_string() },
-    })
+/// Returns the tenure of a lease or a slot.
+fn kept(held: Held, variables: Vec<Variable>) -> Tenure {
+    Tenure { patience: PATIENCE, ..Tenure::new(held, variables) }
 }
 
 /// Hears of leases whenever they change.

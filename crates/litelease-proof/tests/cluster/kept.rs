@@ -168,6 +168,10 @@ impl Clock for WorldClock {
     fn now(&self) -> Duration {
         self.0.counted()
     }
+
+    fn sleep(&self, time: Duration) {
+        self.0.pause(time);
+    }
 }
 
 /// An engine whose calls are counted, and go wrong as planned.
@@ -281,7 +285,7 @@ fn hold_through(plan: Plan, bug: Option<Bug>) -> Option<String> {
     let engine: Arc<dyn Engine> = Arc::new(world.engine.clone());
     let faulty = Faulty { plan: Some((plan, world.clone())), bug, ..Faulty::new(engine) };
     let holder = Cluster::with(Arc::new(faulty), world.clone(), Options::default());
-    let keeper = Keeper::new(Arc::new(WorldClock(world.clone())));
+    let keeper = Arc::new(Keeper::new(Arc::new(WorldClock(world.clone()))));
     let mut kept = Vec::new();
     for name in ["x", "y"] {
         let (owner, ttl) = (name.to_owned(), TTL);
@@ -291,7 +295,8 @@ fn hold_through(plan: Plan, bug: Option<Bug>) -> Option<String> {
         };
         let from_answer = bug == Some(Bug::TrustFromAnswer);
         let since = if from_answer { world.counted() } else { since };
-        let grant = HeldGrant { name: name.into(), owner, token: lease.token, ttl };
+        let secret = String::new();
+        let grant = HeldGrant { name: name.into(), owner, token: lease.token, ttl, secret };
         let window = Window::new(ttl).unwrap();
         let hold = Hold::new(grant, window, since, Renewal::whole(lease.expires_at_ms));
         let open = || Ok::<_, ()>(holder.kept_rows());

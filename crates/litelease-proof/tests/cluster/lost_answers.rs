@@ -121,7 +121,7 @@ fn claim_and_renew(other: &Cluster, name: &str) {
 
 fn grant_of(lease: &Lease) -> HeldGrant {
     let Lease { name, owner, token, .. } = lease.clone();
-    HeldGrant { name, owner, token, ttl: TTL }
+    HeldGrant { name, owner, token, ttl: TTL, secret: String::new() }
 }
 
 fn check(engine: Arc<dyn Engine>) {
@@ -157,14 +157,14 @@ fn check(engine: Arc<dyn Engine>) {
     // A hold asks once, and is told at the next try of its keeper.
     let lease = pair.claim("held", Others::After, |other| claim_and_renew(other, "held"));
     let mut rows = pair.client.kept_rows();
-    assert!(rows.release(&grant_of(&lease)).is_err_and(|loss| loss.may_pass()));
-    assert_eq!(rows.release(&grant_of(&lease)), Ok(()));
+    assert!(rows.release(&grant_of(&lease), Duration::ZERO).is_err_and(|loss| loss.may_pass()));
+    assert_eq!(rows.release(&grant_of(&lease), Duration::ZERO), Ok(()));
 
     let lease = pair.claim("hold broken", Others::Before, |other| {
         let _ = other.break_lease("hold broken").unwrap();
     });
-    assert!(rows.release(&grant_of(&lease)).is_err_and(|loss| loss.may_pass()));
-    assert_eq!(rows.release(&grant_of(&lease)), Err(Loss::Broken));
+    assert!(rows.release(&grant_of(&lease), Duration::ZERO).is_err_and(|loss| loss.may_pass()));
+    assert_eq!(rows.release(&grant_of(&lease), Duration::ZERO), Err(Loss::Broken));
 }
 
 #[test]

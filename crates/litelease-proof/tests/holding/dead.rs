@@ -8,7 +8,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP};
-use litelease::{BorrowOptions, ClaimResult, HoldOptions, Identity, Litelease, Liveness};
+use litelease::{
+    BorrowOptions, ClaimResult, HoldError, HoldOptions, Identity, Litelease, Liveness, Loss,
+};
 use litelease_hold::{HolderKind, PidScope};
 use litelease_proof::command::{Desk, Run, is_gone, is_running, kill, stays, told};
 use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, eventually, tell, worker};
@@ -637,4 +639,30 @@ fn children_of(pid: i32) -> Vec<i32> {
 fn session_of(pid: i32) -> i32 {
     // SAFETY: no pointers are involved.
     unsafe { libc::getsid(pid) }
+}
+
+/// A slot that an operator ended was reported as expired, which `litelease run` takes for its own
+/// clock: it killed its command without grace.
+#[test]
+fn a_slot_that_is_broken_is_lost_as_broken_before_its_next_renewal() {
+    let folder = TestFolder::new("WAL");
+    let (db, operator) = (folder.open(LONG), folder.open(LONG));
+    db.pools().register("seats", 1).unwrap();
+    let slot = db.hold_slot("seats", Duration::from_secs(60), Duration::ZERO, "").unwrap().unwrap();
+    assert!(operator.pools().break_slot("seats", 0, slot.token()).unwrap());
+    assert_eq!(slot.lost().wait_timeout(Duration::from_secs(15)), Some(Loss::Broken));
+    // A position that no pool has is no other slot.
+    let next = db.hold_slot("seats", LONG, Duration::ZERO, "").unwrap().unwrap();
+    assert!(!operator.pools().break_slot("seats", 1 << 20, next.token()).unwrap());
+    next.check().unwrap();
+}
+
+#[test]
+fn a_slot_cannot_be_held_inside_a_transaction_that_may_be_rolled_back() {
+    let folder = TestFolder::new("WAL");
+    let db = folder.open(LONG);
+    db.pools().register("seats", 1).unwrap();
+    db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
+    let refused = db.hold_slot("seats", LONG, Duration::ZERO, "").unwrap_err();
+    assert!(matches!(refused, HoldError::InTransaction), "{refused}");
 }

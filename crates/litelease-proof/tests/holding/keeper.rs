@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use litelease_core::Lease;
 use litelease_hold::{
-    Asked, Clock, Due, Handed, HeldGrant, Hold, Keeper, Kept, Loss, Renewal, Rows, Seen, Window,
+    Clock, Current, Due, HandoverRequest, HeldGrant, Hold, Keeper, Kept, Loss, Notice, Renewal,
+    Rows, Window,
 };
 
 /// A ttl of 9 s: renewed after 3 s at the latest, trusted for 8.1 s.
@@ -29,6 +31,10 @@ impl Clock for Stepped {
     fn now(&self) -> Duration {
         Duration::from_micros(self.0.load(Ordering::SeqCst))
     }
+
+    fn sleep(&self, time: Duration) {
+        self.0.fetch_add(time.as_micros() as u64, Ordering::SeqCst);
+    }
 }
 
 /// Rows that answer every renewal alike, take their time, and write down what they are asked.
@@ -42,7 +48,7 @@ struct Told {
     superseded: Arc<Mutex<bool>>,
     /// How long a renewal lasts, if less than the ttl is granted.
     granted: Arc<Mutex<Option<Duration>>>,
-    asked: Arc<Mutex<Option<Asked>>>,
+    asked: Arc<Mutex<Option<HandoverRequest>>>,
 }
 
 impl Told {
@@ -69,30 +75,37 @@ impl Rows for Told {
         due.iter().map(|_| answer.clone().map_or(Ok(renewal), Err)).collect()
     }
 
-    fn release(&mut self, grant: &HeldGrant) -> Result<(), Loss> {
+    fn release(&mut self, grant: &HeldGrant, _: Duration) -> Result<(), Loss> {
         self.calls.lock().unwrap().push(format!("release {}", grant.name));
         self.answer.lock().unwrap().clone().map_or(Ok(()), Err)
     }
 
-    fn look(&mut self, grant: &HeldGrant) -> Seen {
-        self.calls.lock().unwrap().push(format!("look at {}", grant.name));
-        let asked = self.asked.lock().unwrap().clone();
-        Seen { is_current: !*self.superseded.lock().unwrap(), asked }
+    fn read(&mut self, grant: &HeldGrant) -> Current {
+        self.calls.lock().unwrap().push(format!("read {}", grant.name));
+        let request = self.asked.lock().unwrap().clone();
+        Current { is_current: !*self.superseded.lock().unwrap(), request }
     }
 
-    fn hand_over(&mut self, grant: &HeldGrant, _ttl: Duration) -> Result<Option<Handed>, Loss> {
+    fn hand_over(&mut self, grant: &HeldGrant, _: Duration) -> Result<Option<Lease>, Loss> {
         self.calls.lock().unwrap().push(format!("hand over {}", grant.name));
         let asked = self.asked.lock().unwrap().take();
-        Ok(asked.map(|asked| Handed { owner: asked.requester, token: 2, expires_at_ms: 888 }))
+        let name = grant.name.clone();
+        Ok(asked.map(|asked| Lease { name, owner: asked.requester, token: 2, expires_at_ms: 888 }))
     }
 
-    fn is_moved(&self) -> bool {
+    fn listen(&mut self, _: Notice) {}
+
+    fn beside(&self) -> Option<Box<dyn Rows>> {
+        None
+    }
+
+    fn is_moved(&mut self) -> bool {
         *self.moved.lock().unwrap()
     }
 }
 
 struct Rig {
-    keeper: Keeper,
+    keeper: Arc<Keeper>,
     clock: Stepped,
     rows: Told,
 }
@@ -101,7 +114,7 @@ impl Rig {
     fn new() -> Self {
         let clock = Stepped::default();
         let rows = Told { clock: clock.clone(), ..Told::default() };
-        Rig { keeper: Keeper::new(Arc::new(clock.clone())), clock, rows }
+        Rig { keeper: Arc::new(Keeper::new(Arc::new(clock.clone()))), clock, rows }
     }
 
     /// A grant that was asked for now.
@@ -110,7 +123,8 @@ impl Rig {
     }
 
     fn keep_in(&self, file: &str, rows: &Told, name: &str, ttl: Duration) -> Kept {
-        let grant = HeldGrant { name: name.into(), owner: "a".into(), token: 1, ttl };
+        let (owner, secret) = ("a".into(), String::new());
+        let grant = HeldGrant { name: name.into(), owner, token: 1, ttl, secret };
         let hold = Hold::new(grant, Window::new(ttl).unwrap(), self.clock.now(), Renewal::whole(0));
         let open = || Ok::<_, ()>(Box::new(rows.clone()) as Box<dyn Rows>);
         self.keeper.keep(file, hold, open).unwrap()
@@ -277,7 +291,7 @@ fn a_file_that_somebody_has_written_is_looked_at_and_not_all_the_time() {
     assert!(rig.rows.calls().is_empty());
     rig.keeper.was_written("file");
     rig.at(1002);
-    assert_eq!(rig.rows.calls(), ["look at x"], "still ours, so nothing is renewed");
+    assert_eq!(rig.rows.calls(), ["read x"], "still ours, so nothing is renewed");
     // Written again at once, and superseded: seen a quarter of a second later, long before the
     // renewal is due.
     *rig.rows.superseded.lock().unwrap() = true;
@@ -286,7 +300,7 @@ fn a_file_that_somebody_has_written_is_looked_at_and_not_all_the_time() {
     assert_eq!(rig.at(1003), Some(1252));
     assert!(rig.rows.calls().is_empty());
     rig.at(1252);
-    assert_eq!(rig.rows.calls(), ["look at x", "renew x"]);
+    assert_eq!(rig.rows.calls(), ["read x", "renew x"]);
     assert_eq!(kept.hold.loss(), Some(Loss::Broken));
 }
 
@@ -297,7 +311,7 @@ fn a_look_alone_loses_nothing() {
     *rig.rows.superseded.lock().unwrap() = true;
     rig.keeper.was_written("file");
     rig.at(1000);
-    assert_eq!(rig.rows.calls(), ["look at x", "renew x"]);
+    assert_eq!(rig.rows.calls(), ["read x", "renew x"]);
     assert_eq!(kept.hold.loss(), None, "the renewal went well, and that decides");
     assert_eq!(kept.hold.trusted_until(), Duration::from_millis(9100));
 }
@@ -509,8 +523,10 @@ fn a_hold_that_makes_no_progress_is_lost_when_its_trust_is_over_and_not_before()
 fn progress_goes_with_the_next_renewal_and_at_once_if_that_waits_for_it() {
     let rig = Rig::new();
     let kept = rig.keep("x", TTL);
-    kept.progress(Duration::from_millis(1000));
-    kept.progress(Duration::from_millis(1500));
+    rig.clock.set(1000);
+    kept.progress();
+    rig.clock.set(1500);
+    kept.progress();
     assert_eq!(rig.at(2000), Some(3000), "nothing is written for it");
     rig.at(3000);
     assert_eq!(rig.rows.calls(), ["renew x after progress 1500 ms ago"]);
@@ -519,7 +535,8 @@ fn progress_goes_with_the_next_renewal_and_at_once_if_that_waits_for_it() {
     assert_eq!(rig.rows.calls(), ["renew x"], "it was stored once");
     rig.rows.answers(None);
     rig.clock.set(6100);
-    kept.progress(Duration::from_millis(6100));
+    rig.clock.set(6100);
+    kept.progress();
     rig.at(6100);
     assert_eq!(rig.rows.calls(), ["renew x after progress 0 ms ago"], "and not a pause later");
     assert_eq!(kept.hold.trouble(), None);
@@ -529,7 +546,8 @@ fn progress_goes_with_the_next_renewal_and_at_once_if_that_waits_for_it() {
 fn progress_that_could_not_be_stored_goes_with_the_next_attempt() {
     let rig = Rig::new();
     let kept = rig.keep("x", TTL);
-    kept.progress(Duration::from_millis(1000));
+    rig.clock.set(1000);
+    kept.progress();
     rig.rows.answers(Some(locked()));
     rig.at(3000);
     rig.rows.answers(None);
@@ -538,8 +556,8 @@ fn progress_that_could_not_be_stored_goes_with_the_next_attempt() {
     assert_eq!(rig.rows.calls(), calls);
 }
 
-fn asked(requester: &str) -> Asked {
-    Asked { requester: requester.into(), until_ms: 5000 }
+fn asked(requester: &str) -> HandoverRequest {
+    HandoverRequest { requester: requester.into(), until_ms: 5000 }
 }
 
 #[test]
@@ -548,23 +566,23 @@ fn a_request_is_heard_when_the_file_is_written_and_every_new_one_is_passed_on() 
     let kept = rig.keep("x", TTL);
     let (sender, heard) = mpsc::channel();
     let another = sender.clone();
-    kept.hold.on_asked(move |asked| sender.send(asked.requester.clone()).unwrap());
+    kept.hold.on_request(move |asked| sender.send(asked.requester.clone()).unwrap());
     *rig.rows.asked.lock().unwrap() = Some(asked("b"));
     rig.at(1000);
-    assert_eq!(kept.hold.asked(), None, "nobody has written");
+    assert_eq!(kept.hold.request(), None, "nobody has written");
     for requester in ["b", "c"] {
         *rig.rows.asked.lock().unwrap() = Some(asked(requester));
         rig.keeper.was_written("file");
         rig.at(2000 + u64::from(requester == "c") * 1000);
-        assert_eq!(kept.hold.asked(), Some(asked(requester)));
+        assert_eq!(kept.hold.request(), Some(asked(requester)));
         assert_eq!(heard.recv_timeout(Duration::from_secs(60)).unwrap(), requester);
     }
-    kept.hold.on_asked(move |asked| another.send(format!("late: {}", asked.requester)).unwrap());
+    kept.hold.on_request(move |asked| another.send(format!("late: {}", asked.requester)).unwrap());
     assert_eq!(heard.recv_timeout(Duration::from_secs(60)).unwrap(), "late: c");
     *rig.rows.asked.lock().unwrap() = None;
     rig.keeper.was_written("file");
     rig.at(4000);
-    assert_eq!(kept.hold.asked(), None, "withdrawn");
+    assert_eq!(kept.hold.request(), None, "withdrawn");
     assert!(heard.try_recv().is_err());
     assert_eq!(kept.hold.check(Duration::from_millis(4000)), Ok(()), "nothing is cut");
 }

@@ -37,7 +37,8 @@ fn an_old_leader_serving_stale_reads_from_memory_is_told() {
         // The hold of a leader, with the time in our hands: `leader.check()` asks it.
         let ttl = ms(9_000);
         let old = acquired(a.at(0).claim("leader", "a", ttl));
-        let grant = HeldGrant { name: "leader".into(), owner: "a".into(), token: old.token, ttl };
+        let (name, owner, secret) = ("leader".into(), "a".into(), String::new());
+        let grant = HeldGrant { name, owner, token: old.token, ttl, secret };
         let window = Window::new(ttl).unwrap();
         let hold = Hold::new(grant, window, Duration::ZERO, Renewal::whole(9_000));
         let in_memory = number(a, "SELECT rate FROM config");

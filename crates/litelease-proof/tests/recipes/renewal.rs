@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use litelease::{Litelease, Reason, RenewResult};
-use litelease_hold::{Clock, Due, HeldGrant, Hold, Keeper, Loss, Renewal, Rows, Seen, Window};
+use litelease::{Lease, Litelease, Reason, RenewResult};
+use litelease_hold::{
+    Clock, Current, Due, HeldGrant, Hold, Keeper, Loss, Notice, Renewal, Rows, Window,
+};
 use litelease_proof::rig::{LONG, TestFolder, acquired};
 
 use crate::{End::*, Protection::*, Two, both_halves, ms};
@@ -43,6 +45,10 @@ impl Clock for Stepped {
     fn now(&self) -> Duration {
         ms(self.0.load(Ordering::SeqCst))
     }
+
+    fn sleep(&self, time: Duration) {
+        self.0.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
+    }
 }
 
 /// Renews in a real file, and counts its commits.
@@ -66,15 +72,25 @@ impl Rows for Counted {
         answers
     }
 
-    fn release(&mut self, _: &HeldGrant) -> Result<(), Loss> {
+    fn release(&mut self, _: &HeldGrant, _: Duration) -> Result<(), Loss> {
         Ok(())
     }
 
-    fn look(&mut self, _: &HeldGrant) -> Seen {
-        Seen { is_current: true, asked: None }
+    fn read(&mut self, _: &HeldGrant) -> Current {
+        Current::unknown()
     }
 
-    fn is_moved(&self) -> bool {
+    fn hand_over(&mut self, _: &HeldGrant, _: Duration) -> Result<Option<Lease>, Loss> {
+        Ok(None)
+    }
+
+    fn listen(&mut self, _: Notice) {}
+
+    fn beside(&self) -> Option<Box<dyn Rows>> {
+        None
+    }
+
+    fn is_moved(&mut self) -> bool {
         false
     }
 }
@@ -91,7 +107,8 @@ fn a_renewal_storm_is_capped_at_one_commit_per_file() {
         for number in 0..100 {
             let name = format!("feed/{number}");
             let lease = acquired(db.at(0).claim(&name, "a", ttl));
-            let grant = HeldGrant { name, owner: "a".into(), token: lease.token, ttl };
+            let (owner, secret) = ("a".into(), String::new());
+            let grant = HeldGrant { name, owner, token: lease.token, ttl, secret };
             let window = Window::new(ttl).unwrap();
             let hold = Hold::new(grant, window, Duration::ZERO, Renewal::whole(9_000));
             let open = || {
@@ -101,12 +118,12 @@ fn a_renewal_storm_is_capped_at_one_commit_per_file() {
             };
             // A thread for each lease, or the keeper for all of them.
             if protection == Off || keepers.is_empty() {
-                keepers.push(Keeper::new(Arc::new(clock.clone())));
+                keepers.push(Arc::new(Keeper::new(Arc::new(clock.clone()))));
             }
             kept.push(keepers[keepers.len() - 1].keep("file", hold, open).unwrap());
         }
         clock.0.store(3_000, Ordering::SeqCst);
-        keepers.iter().for_each(|keeper: &Keeper| _ = keeper.step());
+        keepers.iter().for_each(|keeper: &Arc<Keeper>| _ = keeper.step());
         assert!(kept.iter().all(|kept| kept.hold.expires_at_ms() == 12_000), "all are renewed");
         match *commits.lock().unwrap() {
             1 => Capped,

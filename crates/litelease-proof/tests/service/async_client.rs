@@ -83,8 +83,8 @@ fn a_name_is_held_across_awaits_and_its_loss_is_a_future() {
         let held = client.hold("n", HoldOptions::new(ttl)).await.unwrap();
         let mut watch = client.watch_name("n").unwrap();
         assert_eq!(watch.next().await.unwrap().unwrap().live[0].token, 2);
-        let (loss, broken) = tokio::join!(held.lost(), client.break_lease("n"));
-        assert_eq!((loss, broken.unwrap().1), (Loss::Broken, 2));
+        let (lost, broken) = tokio::join!(held.lost(), client.break_lease("n"));
+        assert_eq!((lost.reason, broken.unwrap().1), (Loss::Broken, 2));
         assert!(held.check().is_err());
         assert_eq!(watch.next().await.unwrap().unwrap().ended, ["n"]);
         // Dropped, and not waited for.

@@ -10,6 +10,7 @@ mod http;
 mod items;
 mod keep;
 mod names;
+mod one_hold;
 mod page;
 mod payloads;
 mod place;

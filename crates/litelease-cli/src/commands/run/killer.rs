@@ -4,10 +4,9 @@
 use std::time::{Duration, Instant};
 
 use libc::pid_t;
-use litelease::Loss;
+use litelease::{Loss, LossSignal};
 
 use super::child::signal_group;
-use crate::place::Trust;
 
 /// The main loop looks at the clock this often: after a suspend its alarm is late.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_secs(1);
@@ -47,7 +46,7 @@ impl Killer {
     }
 
     /// Does what is due now. Returns why the lease is lost when it begins to end the group.
-    pub(crate) fn look(&mut self, lease: &dyn Trust) -> Option<Loss> {
+    pub(crate) fn look(&mut self, lease: &LossSignal) -> Option<Loss> {
         let left = lease.trusted_for();
         match &mut self.ending {
             None if left <= self.grace => return Some(self.lost(lease)),
@@ -62,7 +61,7 @@ impl Killer {
 
     /// The lease is lost, or about to be: SIGTERM now, SIGKILL after the grace. Where only our own
     /// window is running out, SIGKILL comes at its end.
-    fn lost(&mut self, lease: &dyn Trust) -> Loss {
+    fn lost(&mut self, lease: &LossSignal) -> Loss {
         let reason = lease.reason().unwrap_or(Loss::Expired);
         let is_own_clock = matches!(reason, Loss::Expired) || reason.may_pass();
         let left = lease.trusted_for().min(self.grace);
@@ -86,7 +85,7 @@ impl Killer {
     }
 
     /// Returns for how long nothing needs to be done, unless something happens.
-    pub(crate) fn nap(&self, lease: &dyn Trust) -> Duration {
+    pub(crate) fn nap(&self, lease: &LossSignal) -> Duration {
         let next = match &self.ending {
             None => lease.trusted_for().saturating_sub(self.grace),
             Some(ending) if !ending.is_killed => {

@@ -5,7 +5,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
-use litelease::{Loss, ProcessGroup, RequestInfo};
+use litelease::{Loss, ProcessGroup};
+use litelease_hold::HandoverRequest;
 use signal_hook::consts::SIGTSTP;
 
 use super::super::command_line::CommandLine;
@@ -22,7 +23,7 @@ use crate::place::{Tenure, Variable};
 /// Something that has happened.
 pub(crate) enum Event {
     /// The waiting is over, one way or the other.
-    Held(Result<Box<dyn Tenure>>),
+    Held(Result<Tenure>),
     /// Somebody wants us to stop.
     Signal(c_int),
     /// A child of ours ended or paused.
@@ -30,7 +31,7 @@ pub(crate) enum Event {
     /// The lease is lost.
     Lost,
     /// Somebody asks for the lease.
-    Requested(RequestInfo),
+    Requested(HandoverRequest),
 }
 
 /// What to run, and under what.
@@ -46,7 +47,7 @@ pub(crate) struct Task {
 }
 
 /// Takes the lease or the slot, for a process group.
-pub(crate) type Take = Box<dyn FnOnce(u32) -> Result<Box<dyn Tenure>> + Send>;
+pub(crate) type Take = Box<dyn FnOnce(u32) -> Result<Tenure> + Send>;
 
 pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
     child::hear_of_children();
@@ -65,7 +66,7 @@ pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
 
 /// How the waiting ended.
 enum Waited {
-    Held(Box<dyn Tenure>),
+    Held(Tenure),
     Signal(c_int),
     Busy,
 }
@@ -109,7 +110,7 @@ fn wait_on_thread(take: Take, group: pid_t, events: Sender<Event>) -> Result<()>
 struct Session {
     task: Task,
     as_json: bool,
-    held: Box<dyn Tenure>,
+    tenure: Tenure,
     /// The variables of the lease.
     lease: Vec<Variable>,
     group: pid_t,
@@ -129,7 +130,7 @@ impl Session {
     fn start(
         task: Task,
         as_json: bool,
-        held: Box<dyn Tenure>,
+        tenure: Tenure,
         prepared: Prepared,
         sentinel: Sentinel,
         events: Sender<Event>,
@@ -138,7 +139,7 @@ impl Session {
         let mut terminal = Terminal::new();
         let take_terminal = Terminal::is_interactive();
         let group = prepared.group;
-        let mut lease = held.variables();
+        let mut lease = tenure.variables.clone();
         let owner = lease.iter().find(|(name, _)| *name == "LITELEASE_OWNER");
         if let Some(owner) = owner.and_then(|(_, owner)| owner.as_ref()?.to_str()) {
             lease.push((nesting::OWNERS, Some(nesting::with(owner).into())));
@@ -155,18 +156,18 @@ impl Session {
             terminal.was_taken();
         }
         let lost = events.clone();
-        held.on_lost(Box::new(move || drop(lost.send(Event::Lost))));
+        tenure.held.on_lost(move |_| drop(lost.send(Event::Lost)));
         let requested = events.clone();
-        held.on_requested(Box::new(move |request| {
+        tenure.held.on_request(move |request| {
             drop(requested.send(Event::Requested(request.clone())));
-        }));
+        });
         child::reap(events)?;
         let killer = Killer::new(group, task.grace);
         let (ended, telling, hook) = (None, None, None);
         Ok(Session {
             task,
             as_json,
-            held,
+            tenure,
             lease,
             group,
             processes: ProcessGroup::new(group.unsigned_abs()),
@@ -199,7 +200,7 @@ impl Session {
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
         let name = printable(&self.task.name);
-        match self.held.release() {
+        match self.tenure.release() {
             Err(loss) if loss.may_pass() => {
                 let text = format!("{name} could not be released and ends by itself: {loss}");
                 Failure::failed("NotReleased", text).tell(self.as_json);
@@ -219,10 +220,10 @@ impl Session {
 
     /// No overlap with a successor: ends the group before somebody else can be granted the name.
     fn keep_the_promise(&mut self) {
-        if let Some(reason) = self.killer.look(&*self.held) {
+        if let Some(reason) = self.killer.look(&self.tenure.held.lost()) {
             self.telling = self.tell(&reason);
             self.start_hook(&reason);
-            self.killer.look(&*self.held);
+            self.killer.look(&self.tenure.held.lost());
         }
     }
 
@@ -235,7 +236,7 @@ impl Session {
 
     /// Somebody asks for the lease: the command may end early, and is ended when renewals have been
     /// refused for too long.
-    fn tell_of(&self, request: &RequestInfo) {
+    fn tell_of(&self, request: &HandoverRequest) {
         let (name, who) = (printable(&self.task.name), output::owner(&request.requester));
         let left = output::time_left(request.until_ms);
         let text = format!("{name} is requested by {who}: it is renewed for {left} more");
@@ -256,7 +257,7 @@ impl Session {
     fn nap(&self) -> Duration {
         // A group may lose its last member without any child of ours ending.
         let longest = if self.ended.is_some() { Duration::from_millis(50) } else { LONGEST_NAP };
-        self.killer.nap(&*self.held).min(longest)
+        self.killer.nap(&self.tenure.held.lost()).min(longest)
     }
 
     fn pass_on(&mut self, signal: c_int) {
@@ -291,7 +292,7 @@ impl Session {
         }
         self.terminal.take_back();
         child::stop_self();
-        if !self.held.trusted_for().is_zero() {
+        if !self.tenure.held.trusted_for().is_zero() {
             self.terminal.lend(self.group);
             child::signal_group(self.group, libc::SIGCONT);
         }

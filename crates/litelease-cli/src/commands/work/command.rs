@@ -7,15 +7,15 @@ use std::thread;
 use std::time::Duration;
 
 use libc::pid_t;
-use litelease::ProcessGroup;
+use litelease::{LossSignal, ProcessGroup};
 
 use super::super::queue::bytes;
 use super::super::run::child::{self, Change, signal_group, start_in_group};
 use super::super::run::killer::Killer;
 use super::super::run::sentinel::Sentinel;
 use super::Args;
+use crate::place::Variable;
 use crate::place::queues::WorkItem;
-use crate::place::{Trust, Variable};
 
 /// A command that runs for an item.
 pub(super) struct ItemCommand {
@@ -23,7 +23,7 @@ pub(super) struct ItemCommand {
     pub(super) group: pid_t,
     processes: ProcessGroup,
     /// Tells whether the item is lost.
-    pub(super) lease: Box<dyn Trust + Send + Sync>,
+    pub(super) lease: LossSignal,
     killer: Mutex<Killer>,
 }
 
@@ -37,16 +37,16 @@ impl ItemCommand {
         args: &Args,
         variables: &[Variable],
         sentinel: &'static Sentinel,
-        item: &dyn WorkItem,
+        item: &WorkItem<'_>,
     ) -> io::Result<Self> {
         let mut command = args.command.command();
         command
             .stdin(Stdio::piped())
             .env("LITELEASE_QUEUE", &args.queue)
-            .env("LITELEASE_ITEM_ID", item.id().to_string())
-            .env("LITELEASE_ITEM_ATTEMPT", item.attempt().to_string())
-            .env("LITELEASE_ITEM_TOKEN", item.token().to_string())
-            .env("LITELEASE_ITEM_RECEIPT", item.receipt());
+            .env("LITELEASE_ITEM_ID", item.id.to_string())
+            .env("LITELEASE_ITEM_ATTEMPT", item.attempt.to_string())
+            .env("LITELEASE_ITEM_TOKEN", item.token.to_string())
+            .env("LITELEASE_ITEM_RECEIPT", item.receipt);
         for (name, value) in variables {
             match value {
                 Some(value) => command.env(name, value),
@@ -55,7 +55,7 @@ impl ItemCommand {
         }
         let mut child = start_in_group(&mut command, sentinel)?;
         let group = pid_t::try_from(child.id()).map_err(io::Error::other)?;
-        let fed = child.stdin.take().map_or(Ok(()), |input| feed(input, bytes(item.body())));
+        let fed = child.stdin.take().map_or(Ok(()), |input| feed(input, bytes(item.body)));
         if let Err(error) = fed {
             // It must not take half a body for a whole one.
             signal_group(group, libc::SIGKILL);
@@ -65,7 +65,7 @@ impl ItemCommand {
         }
         let killer = Mutex::new(Killer::new(group, args.kill_grace()));
         let processes = ProcessGroup::new(group.unsigned_abs());
-        Ok(ItemCommand { group, processes, lease: item.trust(), killer })
+        Ok(ItemCommand { group, processes, lease: item.lost.clone(), killer })
     }
 
     /// Waits until the command and everything in its group have ended. Returns how the command did.

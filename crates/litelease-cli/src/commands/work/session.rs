@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use libc::c_int;
 use litelease::WorkerCounts;
+use litelease_hold::WorkOptions;
 use serde_json::json;
 
 use super::super::run::child::{self, Change, forward_signals, signal_group};
@@ -40,7 +41,7 @@ struct Session {
     common: Common,
     variables: Vec<Variable>,
     sentinel: &'static Sentinel,
-    worker: Arc<dyn Worker>,
+    worker: Worker,
     state: Mutex<State>,
     /// How many threads tell of a loss.
     telling: Arc<AtomicUsize>,
@@ -120,15 +121,15 @@ fn options(args: &Args, common: &Common) -> Options {
             *last = text;
         }
     };
-    Options {
+    let work = WorkOptions {
         visibility: args.visibility,
-        jobs: args.jobs,
-        backoff: args.backoff,
-        max_backoff: args.max_backoff,
+        handlers: args.jobs,
+        first_delay: args.backoff,
+        longest_delay: args.max_backoff,
         once: args.once,
-        drain: args.drain,
-        on_trouble: Box::new(on_trouble),
-    }
+        until_empty: args.drain,
+    };
+    Options { work, on_trouble: Box::new(on_trouble) }
 }
 
 impl Session {
@@ -146,7 +147,7 @@ impl Session {
     /// Runs the command for an item. An error is the note with which the item is given back.
     fn handle(
         &self,
-        item: &dyn WorkItem,
+        item: &WorkItem<'_>,
         events: &Sender<Event>,
     ) -> std::result::Result<(), String> {
         let command = match self.start_command(item) {
@@ -172,7 +173,7 @@ impl Session {
         };
         match change {
             // Many programs end with 0 after SIGTERM, whether they have done their work or not.
-            _ if was_ended && is_ending && !item.trust().trusted_for().is_zero() => {
+            _ if was_ended && is_ending && !item.lost.trusted_for().is_zero() => {
                 let note = format!("ended by an operator, {how}");
                 let is_done = item.give_back(&note);
                 self.report(item, &note, "given back");
@@ -192,7 +193,7 @@ impl Session {
         }
     }
 
-    fn start_command(&self, item: &dyn WorkItem) -> std::io::Result<Arc<ItemCommand>> {
+    fn start_command(&self, item: &WorkItem<'_>) -> std::io::Result<Arc<ItemCommand>> {
         self.state().starting += 1;
         let started = ItemCommand::start(&self.args, &self.variables, self.sentinel, item);
         let mut state = self.state();
@@ -207,7 +208,7 @@ impl Session {
 
     /// Returns the note for an item whose command cannot be started. Unless that may pass, nothing
     /// more is received, and the item is given back without a delay.
-    fn not_started(&self, item: &dyn WorkItem, error: &std::io::Error) -> String {
+    fn not_started(&self, item: &WorkItem<'_>, error: &std::io::Error) -> String {
         let note = format!("cannot start the command: {error}");
         if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::OutOfMemory) {
             self.report(item, &note, "given back");
@@ -220,8 +221,8 @@ impl Session {
         note
     }
 
-    fn report(&self, item: &dyn WorkItem, how: &str, outcome: &str) {
-        let (id, attempt) = (item.id(), item.attempt());
+    fn report(&self, item: &WorkItem<'_>, how: &str, outcome: &str) {
+        let (id, attempt) = (item.id, item.attempt);
         if self.common.json {
             let value = json!({ "item": id, "attempt": attempt, "outcome": outcome, "note": how });
             complain(&value.to_string());
@@ -235,7 +236,7 @@ impl Session {
     fn keep_the_promise(&self) {
         for command in self.commands() {
             let mut killer = command.killer();
-            if let Some(reason) = killer.look(&*command.lease) {
+            if let Some(reason) = killer.look(&command.lease) {
                 let (queue, as_json) = (printable(&self.args.queue), self.common.json);
                 let text = format!("{queue}: lost the item of process {}: {reason}", command.group);
                 // Somebody who does not read what we say must not keep us from what we do.
@@ -245,14 +246,14 @@ impl Session {
                     drop(telling);
                 };
                 let _ = thread::Builder::new().name("tell".into()).spawn(tell);
-                killer.look(&*command.lease);
+                killer.look(&command.lease);
             }
         }
     }
 
     /// Returns for how long nothing needs to be done, unless something happens.
     fn nap(&self) -> Duration {
-        let naps = self.commands().into_iter().map(|command| command.killer().nap(&*command.lease));
+        let naps = self.commands().into_iter().map(|command| command.killer().nap(&command.lease));
         naps.min().unwrap_or(LONGEST_NAP)
     }
 

@@ -19,12 +19,12 @@ const PAUSE: Duration = Duration::from_secs(3);
 
 /// Prints a line now and then if standard error is a terminal and `--quiet` was not given. Nobody
 /// waits for its end: the terminal may be stopped.
-pub(super) fn start(common: &Common, place: Arc<dyn Queues>, queue: &str, worker: Arc<dyn Worker>) {
+pub(super) fn start(common: &Common, place: Arc<dyn Queues>, queue: &str, worker: Worker) {
     if !is_wanted(common) {
         return;
     }
     let queue = queue.to_owned();
-    let tell = move || tell(&*place, &queue, &*worker);
+    let tell = move || tell(&*place, &queue, &worker);
     let _ = thread::Builder::new().name("teller".into()).spawn(tell);
 }
 
@@ -46,7 +46,7 @@ fn is_wanted(common: &Common) -> bool {
     !common.quiet && !common.json && std::io::stderr().is_terminal()
 }
 
-fn tell(place: &dyn Queues, queue: &str, worker: &dyn Worker) {
+fn tell(place: &dyn Queues, queue: &str, worker: &Worker) {
     let (mut last, mut last_look, mut told) = (WorkerCounts::default(), Instant::now(), None);
     let mut pause = PAUSE;
     loop {

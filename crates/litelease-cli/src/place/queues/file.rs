@@ -1,18 +1,17 @@
 //! Queues in a SQLite file.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use litelease::rusqlite::types::Value as Body;
 use litelease::rusqlite::{Transaction, TransactionBehavior};
 use litelease::{
     AckResult, CancelResult, GiveBackOptions, ItemInfo, ItemName, Litelease, LiteleaseRef,
-    QueueInfo, SendOptions, WorkerCounts, WorkerOptions,
+    QueueInfo, SendOptions, WorkerOptions,
 };
 
-use super::{Delivery, Handler, Options, Queues, Receipt, WorkItem, Worker};
+use super::{Delivery, Options, Queues, Receipt, Worker};
 use crate::exit::Result;
-use crate::place::{Place, Trust, Variable, file};
+use crate::place::{Place, Variable, file};
 use crate::{Common, database};
 
 /// A file, opened by each verb as it needs it.
@@ -138,20 +137,12 @@ impl Queues for File {
         Ok(self.open()?.queue(queue).delete()?)
     }
 
-    fn worker(&self, queue: &str, options: Options) -> Result<Arc<dyn Worker>> {
+    fn worker(&self, queue: &str, options: Options) -> Result<Worker> {
         let db = database::open_patiently(&self.common, Duration::ZERO)?;
-        let Options { visibility, jobs, backoff, max_backoff, once, drain, on_trouble } = options;
-        let mut options = WorkerOptions::new(visibility)
-            .handlers(jobs)
-            .backoff(backoff, max_backoff)
+        let Options { work, on_trouble } = options;
+        let options = WorkerOptions::from(work)
             .on_trouble(move |error| on_trouble(error.kind(), &error.to_string()));
-        if once {
-            options = options.once();
-        }
-        if drain {
-            options = options.until_empty();
-        }
-        Ok(Arc::new(InFile(db.queue(queue).worker(options)?)))
+        Ok(Worker::File(db.queue(queue).worker(options)?))
     }
 }
 
@@ -177,55 +168,4 @@ fn reason(db: &Litelease, receipt: &str) -> Result<String> {
         AckResult::Stale { reason } => reason.to_string(),
         AckResult::Acknowledged => "ended in this moment".into(),
     })
-}
-
-/// A worker of a queue in a file.
-struct InFile(litelease::Worker);
-
-impl Worker for InFile {
-    fn run(&self, handler: &Handler<'_>) -> Result<WorkerCounts> {
-        Ok(self.0.run(|item| handler(item))?)
-    }
-
-    fn drain(&self) {
-        self.0.drain_signal().drain();
-    }
-
-    fn counts(&self) -> WorkerCounts {
-        self.0.counts()
-    }
-}
-
-impl WorkItem for litelease::WorkItem<'_> {
-    fn id(&self) -> i64 {
-        self.id
-    }
-
-    fn attempt(&self) -> i64 {
-        self.attempt
-    }
-
-    fn token(&self) -> i64 {
-        self.token
-    }
-
-    fn receipt(&self) -> &str {
-        &self.receipt
-    }
-
-    fn body(&self) -> &Body {
-        &self.body
-    }
-
-    fn trust(&self) -> Box<dyn Trust + Send + Sync> {
-        Box::new(self.lost())
-    }
-
-    fn give_back(&self, note: &str) -> bool {
-        self.give_back_with(GiveBackOptions::new().note(note)).is_ok()
-    }
-
-    fn bury(&self, note: &str) -> bool {
-        litelease::WorkItem::bury(self, Some(note)).is_ok()
-    }
 }

@@ -1,13 +1,11 @@
 //! Queues on a server, through `litelease-client`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use litelease::rusqlite::types::Value as Body;
 use litelease::{CancelResult, ItemInfo, ItemName, ItemState, QueueInfo};
 use litelease_client::{Client, Error, SendOptions, Value};
 
-use super::server_worker::ServerWorker;
 use super::{Delivery, Options, Queues, Receipt, Worker};
 use crate::exit::{Failure, Result};
 use crate::place::{Variable, failure, of_server};
@@ -196,8 +194,11 @@ impl Queues for Server {
         self.client.queue(queue).delete().map_err(failure)
     }
 
-    fn worker(&self, queue: &str, options: Options) -> Result<Arc<dyn Worker>> {
+    fn worker(&self, queue: &str, options: Options) -> Result<Worker> {
         let client = Client::open(&self.url).map_err(failure)?;
-        Ok(Arc::new(ServerWorker::new(client, queue, options)?))
+        let Options { work, on_trouble } = options;
+        let on_trouble = move |error: &Error| on_trouble("Server", &error.to_string());
+        let worker = litelease_client::Worker::reporting(client, queue, work, on_trouble);
+        Ok(Worker::Server(worker.map_err(failure)?))
     }
 }

@@ -1,80 +1,65 @@
-//! What can go wrong with holding and waiting, on top of what can go wrong with the verbs.
+//! The error of holding and waiting, on top of the errors of verbs.
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use litelease_hold::{Lost, NoKeeper};
+use litelease_core::Lease;
 
-use crate::Lease;
-use crate::engine::Error;
+use crate::{Lost, NoKeeper};
 
-/// What can go wrong with [`hold`](crate::Cluster::hold) and
-/// [`claim_wait`](crate::Cluster::claim_wait). Errors of the verbs and [`Lost`] turn into it with
-/// `?`.
-///
-/// ```
-/// # use std::time::Duration;
-/// use litelease_cluster::{Cluster, HoldError, HoldOptions, MemoryEngine};
-///
-/// # fn main() -> Result<(), HoldError> {
-/// let cluster = Cluster::on(MemoryEngine::new());
-/// let held = cluster.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-/// match cluster.hold("books", HoldOptions::new(Duration::from_secs(60))) {
-///     Err(HoldError::Busy(current)) => assert_eq!(current.owner, held.owner()),
-///     other => panic!("{other:?}"),
-/// }
-/// # Ok(())
-/// # }
-/// ```
+/// The error of a hold. `E` is the error of the verbs of its place. Both that and [`Lost`] turn
+/// into it with `?`.
 #[derive(Debug)]
-#[non_exhaustive]
-pub enum HoldError {
+pub enum HoldError<E> {
     /// Another owner has the name, and the time to wait is over.
     Busy(Lease),
     /// The held lease can no longer be trusted.
     Lost(Lost),
     /// The ttl is too short to be kept alive: at least 101 ms.
     TtlTooShort(Duration),
+    /// No owner has requested the lease, so it cannot be handed over.
+    NotRequested,
     /// This process was forked from one that holds leases, and has no keeper. Start a new program
     /// instead.
     Forked,
     /// The keeper has no thread: the system gives none.
     NoThread(io::Error),
     /// An error of a verb.
-    Lease(Error),
+    Lease(E),
 }
 
-impl HoldError {
-    /// Returns the name of the case, like [`Error::kind`].
-    ///
-    /// ```
-    /// assert_eq!(litelease_cluster::HoldError::Forked.kind(), "Forked");
-    /// ```
-    pub fn kind(&self) -> &'static str {
+impl<E> HoldError<E> {
+    /// Returns the name of the case. `of_verb` names the errors of verbs.
+    pub fn kind_or(&self, of_verb: impl FnOnce(&E) -> &'static str) -> &'static str {
         match self {
             HoldError::Busy(_) => "Busy",
             HoldError::Lost(_) => "Lost",
             HoldError::TtlTooShort(_) => "TtlTooShort",
+            HoldError::NotRequested => "NotRequested",
             HoldError::Forked => "Forked",
             HoldError::NoThread(_) => "NoThread",
-            HoldError::Lease(error) => error.kind(),
+            HoldError::Lease(error) => of_verb(error),
         }
     }
 }
 
-impl fmt::Display for HoldError {
+impl<E: fmt::Display> fmt::Display for HoldError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             HoldError::Busy(current) => {
-                write!(f, "{:?} is held by {}", current.name, current.owner)
+                write!(f, "{:?} is held by {} (token {})", current.name, current.owner, current.token)
             }
             HoldError::Lost(lost) => lost.fmt(f),
             HoldError::TtlTooShort(ttl) => {
-                write!(f, "a ttl of {ttl:?} is too short to be kept alive: at least 101 ms")
+                write!(f, "a ttl of {ttl:?} is too short to be kept alive: give more than 100 ms")
             }
+            HoldError::NotRequested => f.write_str(
+                "nobody has asked for the lease: hand it to an owner by name with transfer, or release it",
+            ),
             HoldError::Forked => f.write_str(
-                "this process was forked from one that holds leases: start a new program instead",
+                "this process was forked from one that holds leases and has no keeper: start a new program \
+                 instead",
             ),
             HoldError::NoThread(error) => write!(f, "cannot start the keeper's thread: {error}"),
             HoldError::Lease(error) => error.fmt(f),
@@ -82,28 +67,24 @@ impl fmt::Display for HoldError {
     }
 }
 
-impl std::error::Error for HoldError {
+impl<E: std::error::Error> std::error::Error for HoldError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             HoldError::NoThread(error) => Some(error),
+            // The text of a verb's error is already the whole text of this one.
+            HoldError::Lease(error) => error.source(),
             _ => None,
         }
     }
 }
 
-impl From<Error> for HoldError {
-    fn from(error: Error) -> Self {
-        HoldError::Lease(error)
-    }
-}
-
-impl From<Lost> for HoldError {
+impl<E> From<Lost> for HoldError<E> {
     fn from(lost: Lost) -> Self {
         HoldError::Lost(lost)
     }
 }
 
-impl From<NoKeeper> for HoldError {
+impl<E> From<NoKeeper> for HoldError<E> {
     fn from(error: NoKeeper) -> Self {
         match error {
             NoKeeper::Forked => HoldError::Forked,

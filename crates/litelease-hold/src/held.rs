@@ -1,0 +1,251 @@
+//! A held lease, wherever it is: acquired, kept alive by the keeper, and released at the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use litelease_core::{GrantRef, Lease};
+
+use crate::place::{Acquired, Attached, acquire};
+use crate::{
+    Granted, HandoverRequest, HeldGrant, Hold, HoldError, Home, Kept, Loss, LossSignal, Lost,
+    Place, Renewal, Window, Wish,
+};
+
+/// How long a release tries. After that the keeper does, until the lease is over.
+const RELEASE: Duration = Duration::from_secs(5);
+/// The same for a hold that is dropped: a drop cannot return an error, and must not take long.
+const DROP: Duration = Duration::from_millis(100);
+
+/// A lease that is kept alive in the background until this is dropped; then it is released, also on
+/// panic.
+///
+/// It is trusted until the start of the last successful renewal + ttl - margin, on a clock that
+/// counts the time a machine is suspended. The margin is a tenth of the ttl, at least 50 ms. After
+/// that it is lost, whatever the place says, and stays lost: stop the work that needed it. A
+/// renewal whose answer was lost does not prolong trust.
+#[derive(Debug)]
+#[must_use = "a hold that is dropped is released"]
+pub struct Held {
+    kept: Kept,
+    is_released: bool,
+    _attached: NotShown<Option<Attached>>,
+}
+
+/// A value that `Debug` leaves out.
+struct NotShown<T>(#[allow(dead_code)] T);
+
+impl<T> std::fmt::Debug for NotShown<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// Claims a name and keeps it alive. `wish.ttl` is what is claimed; renewals last `ttl`, which may
+/// be more.
+pub fn hold<P: Place>(
+    place: &mut P,
+    wish: &Wish<'_>,
+    ttl: Duration,
+    wait: Duration,
+) -> Result<Held, HoldError<P::Error>> {
+    for ttl in [ttl, wish.ttl] {
+        Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
+    }
+    // A process without a keeper claims nothing.
+    let home = place.home()?;
+    let acquired = match acquire(place, wish, wait) {
+        Ok(Ok(mut acquired)) => {
+            let is_cut = wish.ttl < ttl;
+            acquired.granted.lasts = acquired.granted.lasts.or(is_cut.then_some(wish.ttl));
+            acquired
+        }
+        Ok(Err(current)) => return Err(HoldError::Busy(current)),
+        Err(error) => {
+            place.take_back(wish);
+            return Err(HoldError::Lease(error));
+        }
+    };
+    let kept = keep(&home, acquired, ttl, || place.rows());
+    // Nobody would keep it alive.
+    kept.inspect_err(|_| place.take_back(wish))
+}
+
+/// Keeps a grant alive that came some other way than by [`hold`].
+///
+/// A grant that is older than a third of its ttl is renewed first, and trusted from the start of
+/// that renewal on.
+pub fn keep<E>(
+    home: &Home,
+    acquired: Acquired,
+    ttl: Duration,
+    rows: impl FnOnce() -> Result<Box<dyn crate::Rows>, E>,
+) -> Result<Held, HoldError<E>> {
+    let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
+    let Acquired { granted, start } = acquired;
+    let Granted { lease, secret, lasts, attach } = granted;
+    let Lease { name, owner, token, expires_at_ms } = lease;
+    let grant = HeldGrant { name, owner, token, ttl, secret };
+    let group = home.keeper.group(&home.key, rows).map_err(HoldError::Lease)?;
+    let granted = Renewal { expires_at_ms, granted: lasts };
+    let (start, granted) = group
+        .first_trust(&grant, window, start, granted)
+        .map_err(|reason| Lost { name: grant.name.clone(), reason })?;
+    let kept = home.keeper.add(group, Hold::new(grant, window, start, granted));
+    let mut held = Held { kept, is_released: false, _attached: NotShown(None) };
+    held.check()?;
+    held._attached = NotShown(attach.map(|attach| attach()));
+    Ok(held)
+}
+
+/// Returns the hold of a grant that the keeper already has.
+pub fn held_from(kept: Kept) -> Held {
+    Held { kept, is_released: false, _attached: NotShown(None) }
+}
+
+/// Returns the hold as the keeper has it, for the place that made it.
+pub fn hold_of(held: &Held) -> &Arc<Hold> {
+    &held.kept.hold
+}
+
+/// Ends a hold before it is dropped, without waiting: for a delivery, which its worker settles
+/// itself.
+pub fn end(held: &Held) {
+    let _ = held.kept.release(Duration::ZERO);
+}
+
+impl Held {
+    /// Returns the name that is held.
+    pub fn name(&self) -> &str {
+        &self.grant().name
+    }
+
+    /// Returns the owner text, which is unique to this hold: host, process and a random part.
+    pub fn owner(&self) -> &str {
+        &self.grant().owner
+    }
+
+    /// Returns the fencing token of this grant.
+    pub fn token(&self) -> i64 {
+        self.grant().token
+    }
+
+    /// Returns the grant as the keeper renews it.
+    pub fn grant(&self) -> &HeldGrant {
+        self.kept.hold.grant()
+    }
+
+    /// Returns the grant as the verbs take it, with the expiry of the last renewal.
+    pub fn lease(&self) -> Lease {
+        let HeldGrant { name, owner, token, .. } = self.grant().clone();
+        Lease { name, owner, token, expires_at_ms: self.expires_at_ms() }
+    }
+
+    /// Returns the expiry as of the last renewal, in Unix milliseconds.
+    pub fn expires_at_ms(&self) -> i64 {
+        self.kept.hold.expires_at_ms()
+    }
+
+    /// Checks whether the lease can still be trusted. Once this has failed it always fails, with
+    /// one exception: while a transaction of the holder's that renews it is open, its COMMIT
+    /// decides.
+    pub fn check(&self) -> Result<(), Lost> {
+        self.kept.check().map_err(|reason| self.as_lost(reason))
+    }
+
+    /// Notes that the work has made progress, for a hold with a limit on the time without it, and
+    /// checks whether the lease can still be trusted.
+    ///
+    /// Call it as often as you like: it writes nothing itself. The keeper stores it with its next
+    /// renewal.
+    pub fn progress(&self) -> Result<(), Lost> {
+        self.kept.progress();
+        self.check()
+    }
+
+    /// Returns for how long the lease can be trusted from now on if no further renewal succeeds.
+    pub fn trusted_for(&self) -> Duration {
+        self.lost().trusted_for()
+    }
+
+    /// Returns why the last renewal failed, or was granted less than the ttl, if it was. The lease
+    /// is not lost yet: the keeper keeps trying.
+    pub fn trouble(&self) -> Option<Loss> {
+        self.kept.hold.trouble()
+    }
+
+    /// Returns a signal on which another thread can wait until the lease is lost.
+    pub fn lost(&self) -> LossSignal {
+        self.kept.lost()
+    }
+
+    /// Calls `callback` on a thread of its own when the lease is lost; at once if it already is.
+    pub fn on_lost(&self, callback: impl FnOnce(&Lost) + Send + 'static) {
+        let name = self.name().to_owned();
+        self.kept.hold.on_lost(move |reason| callback(&Lost { name, reason: reason.clone() }));
+    }
+
+    /// Returns the open request for this lease, as far as the keeper has noticed it.
+    pub fn request(&self) -> Option<HandoverRequest> {
+        self.kept.hold.request()
+    }
+
+    /// Calls `callback` on a thread of its own for every request for this lease; at once if there
+    /// is one.
+    pub fn on_request(&self, callback: impl FnMut(&HandoverRequest) + Send + 'static) {
+        self.kept.hold.on_request(callback);
+    }
+
+    /// Hands the lease to the owner that has requested it, under a new token and for `ttl` from
+    /// now, and ends the hold. Returns the requester's grant. The two do not overlap: stop the work
+    /// before.
+    ///
+    /// If there is no request, or it cannot be done, the hold comes back with the error.
+    #[allow(clippy::result_large_err)] // the hold comes back
+    pub fn hand_over<E>(mut self, ttl: Duration) -> Result<Lease, (Held, HoldError<E>)> {
+        match self.kept.hand_over(ttl, RELEASE) {
+            Ok(Some(handed)) => {
+                self.is_released = true;
+                Ok(handed)
+            }
+            Ok(None) => Err((self, HoldError::NotRequested)),
+            Err(reason) => {
+                let lost = self.as_lost(reason);
+                Err((self, lost.into()))
+            }
+        }
+    }
+
+    /// Releases the lease and returns whether that worked. Dropping the hold releases it, too, and
+    /// ignores errors.
+    ///
+    /// If the place is locked or cannot be reached, this tries for a few seconds. After that the
+    /// keeper keeps trying until the lease is over.
+    pub fn release(self) -> Result<(), Lost> {
+        self.release_within(RELEASE)
+    }
+
+    /// Releases the lease like [`release`](Held::release), and tries here for this long.
+    pub fn release_within(mut self, time: Duration) -> Result<(), Lost> {
+        self.is_released = true;
+        self.kept.release(time).map_err(|reason| self.as_lost(reason))
+    }
+
+    fn as_lost(&self, reason: Loss) -> Lost {
+        Lost { name: self.name().into(), reason }
+    }
+}
+
+impl<'h> From<&'h Held> for GrantRef<'h> {
+    fn from(held: &'h Held) -> Self {
+        held.grant().into()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.is_released {
+            // A superseded grant is left alone.
+            let _ = self.kept.release(DROP);
+        }
+    }
+}
