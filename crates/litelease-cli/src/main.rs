@@ -13,9 +13,9 @@ mod engine_url;
 mod exit;
 mod holder;
 mod output;
-mod place;
 mod similar;
 mod stream;
+mod target;
 mod waiting;
 
 use std::path::PathBuf;

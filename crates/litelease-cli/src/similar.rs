@@ -3,7 +3,7 @@
 use litelease::{Litelease, Reason};
 
 use crate::output::printable;
-use crate::place::Place;
+use crate::target::Target;
 
 /// Returns a similar name that was claimed, if `name` never was.
 pub(crate) fn similar(db: &Litelease, name: &str) -> Option<String> {
@@ -16,7 +16,7 @@ pub(crate) fn similar(db: &Litelease, name: &str) -> Option<String> {
 }
 
 /// Returns a similar name of a place, if `name` is not known there.
-pub(crate) fn similar_at(place: &dyn Place, name: &str) -> Option<String> {
+pub(crate) fn similar_at(place: &dyn Target, name: &str) -> Option<String> {
     let known = place.known();
     if known.iter().any(|other| other == name) { None } else { closest(name, known.into_iter()) }
 }

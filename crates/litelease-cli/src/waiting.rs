@@ -10,7 +10,7 @@ use litelease::Lease;
 use crate::Common;
 use crate::holder::Holder;
 use crate::output::{complain, held_by};
-use crate::place::{self, Place};
+use crate::target::{self, Target};
 
 /// Shorter waits are not reported.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
@@ -46,7 +46,7 @@ fn tell(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
         pause = if told.is_empty() { FIRST_LOOK } else { PAUSE };
         // A connection of its own: the one that waits is in use. What cannot be seen now may be
         // seen later.
-        let place = place::open(common).ok()?;
+        let place = target::open(common).ok()?;
         let writer = place.writer();
         let (key, line) = match place.inspect(name).ok().flatten() {
             Some(current) => (format!("token {}", current.token), for_holder(&current)),
@@ -73,6 +73,6 @@ fn for_holder(current: &Lease) -> String {
     format!("{} unless renewed{what}", held_by(current))
 }
 
-fn for_writer(place: &dyn Place) -> Option<String> {
+fn for_writer(place: &dyn Target) -> Option<String> {
     Some(format!("pid {} is writing {}", place.writer()?, place.shown()))
 }

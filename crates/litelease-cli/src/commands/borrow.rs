@@ -13,7 +13,7 @@ use super::run::{check_grace, killer};
 use crate::Common;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result, code};
-use crate::place::{failure, lent};
+use crate::target::{failure, lent};
 
 /// Run a command with a slot of a pool on a server
 ///

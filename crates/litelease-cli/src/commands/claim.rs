@@ -10,7 +10,7 @@ use crate::Common;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result};
 use crate::output::{answer, busy, lease};
-use crate::place::{self, Claim};
+use crate::target::{self, Claim};
 use crate::waiting::while_waiting;
 
 /// Claim a name for a script, and print its token
@@ -50,7 +50,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     if who.as_deref() == Some("") {
         return Err(Failure::usage("--owner is empty: leave it out, or give a text"));
     }
-    let place = place::open(common)?;
+    let place = target::open(common)?;
     if !wait.is_zero() {
         nesting::check(&*place, &name)?;
     }

@@ -12,7 +12,7 @@ use crate::duration::shown;
 use crate::engine_url::EngineUrl;
 use crate::exit::{Result, code};
 use crate::output::{GREEN, RED, YELLOW, owner, printable, process, say};
-use crate::place::{Engine, Place};
+use crate::target::{Engine, Target};
 
 /// Check the file or the engine with the leases, and say what to do
 #[derive(clap::Args)]

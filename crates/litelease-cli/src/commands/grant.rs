@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::exit::{Failure, Result, code};
 use crate::output::{lease, owner, printable, remark, time_left};
-use crate::place::{GrantArgument, Place, Rejection, Verdict};
 use crate::similar::{hint, similar_at};
+use crate::target::{GrantArgument, Rejection, Target, Verdict};
 use crate::{Common, database};
 
 /// The grant that is meant.
@@ -67,7 +67,7 @@ impl Grant {
 }
 
 /// Releases a new grant whose token could not be printed: its caller does not know of it.
-pub(crate) fn unless_told(place: &dyn Place, granted: &Lease, told: Result<()>) -> Result<u8> {
+pub(crate) fn unless_told(place: &dyn Target, granted: &Lease, told: Result<()>) -> Result<u8> {
     let Err(failure) = told else { return Ok(code::OK) };
     let (name, token) = (printable(&granted.name), granted.token);
     Err(failure.adding(match place.take_back(granted) {
@@ -102,7 +102,7 @@ pub(crate) fn rejected(
 /// Reports that a verb was rejected at a place, and why.
 pub(crate) fn rejected_at(
     common: &Common,
-    place: &dyn Place,
+    place: &dyn Target,
     name: &str,
     rejection: &Rejection,
 ) -> Result<u8> {

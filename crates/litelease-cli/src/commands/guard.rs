@@ -7,7 +7,7 @@ use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
-use crate::place;
+use crate::target;
 
 /// Make a table refuse writes that do not present the newest token of a name
 ///
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    match place::engine(common)? {
+    match target::engine(common)? {
         Some(engine) => on_engine(engine.cluster()?, &args)?,
         None => in_file(&args, common)?,
     }

@@ -8,7 +8,7 @@ use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
 use crate::output::{lines, printable, say};
-use crate::place;
+use crate::target;
 
 /// List guarded tables, and whether their guards are still there
 ///
@@ -43,7 +43,7 @@ impl From<litelease_cluster::GuardInfo> for Guard {
 }
 
 pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
-    let guards: Vec<Guard> = match place::engine(common)? {
+    let guards: Vec<Guard> = match target::engine(common)? {
         Some(engine) => engine.cluster()?.guards()?.into_iter().map(Guard::from).collect(),
         None => database::open_existing(common)?.guards()?.into_iter().map(Guard::from).collect(),
     };

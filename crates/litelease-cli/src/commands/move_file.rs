@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result, code};
 use crate::output::{answer, complain, owner, printable};
-use crate::place::Engine;
+use crate::target::Engine;
 use crate::{Common, database};
 
 /// Move the leases of a file to etcd or PostgreSQL: tokens go on there, and the file grants nothing

@@ -6,7 +6,7 @@ use super::grant::{Grant, GrantOfRun, rejected_at};
 use crate::Common;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
-use crate::place::{self, Verdict};
+use crate::target::{self, Verdict};
 
 /// Note that the work under a lease makes progress
 ///
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let grant: Grant = args.grant.named()?;
-    let place = place::open(common)?;
+    let place = target::open(common)?;
     match place.progress(&grant.argument())? {
         Verdict::Done((name, token)) => {
             let text = format!("{}: progress is noted", printable(&name));

@@ -18,8 +18,8 @@ use crate::Common;
 use crate::duration::{parse, parse_positive, shown};
 use crate::exit::{Failure, Result, code};
 use crate::output::{answer, complain, lines, printable, remark, say, say_text, time_left};
-use crate::place::queues::{self, Delivery, Queues, Receipt};
 use crate::stream::write_bytes;
+use crate::target::queues::{self, Delivery, Queues, Receipt};
 
 /// Send, receive and look after the items of queues
 ///

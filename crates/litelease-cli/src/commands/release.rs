@@ -6,7 +6,7 @@ use super::grant::{Grant, rejected_at};
 use crate::Common;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
-use crate::place::{self, Verdict};
+use crate::target::{self, Verdict};
 
 /// End a lease that was claimed
 #[derive(clap::Args)]
@@ -18,7 +18,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = place::open(common)?;
+    let place = target::open(common)?;
     let grant = args.grant.argument();
     match place.release(&grant)? {
         Verdict::Done((name, token)) => {

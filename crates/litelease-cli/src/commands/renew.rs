@@ -7,7 +7,7 @@ use crate::Common;
 use crate::duration::parse_positive;
 use crate::exit::{Result, code};
 use crate::output::{answer, lease};
-use crate::place::{self, Verdict};
+use crate::target::{self, Verdict};
 
 /// Prolong a lease that was claimed, and print its token
 #[derive(clap::Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = place::open(common)?;
+    let place = target::open(common)?;
     let grant = args.grant.argument();
     match place.renew(&grant, args.ttl)? {
         Verdict::Done(renewed) => {

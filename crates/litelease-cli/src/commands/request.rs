@@ -10,7 +10,7 @@ use crate::duration::{parse, parse_positive};
 use crate::exit::Result;
 use crate::output::{answer, busy, lease};
 use crate::waiting::while_waiting;
-use crate::{Common, database, place};
+use crate::{Common, database, target};
 
 /// Ask the holder of a name to give it up, wait for it, and print the new token
 ///
@@ -40,14 +40,14 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let Args { name, within, ttl, wait } = args;
     let wait = wait.unwrap_or(Duration::MAX);
     let db = database::open_patiently(common, wait)?;
-    nesting::check(&*place::open(common)?, &name)?;
+    nesting::check(&*target::open(common)?, &name)?;
     // The script that called this one goes on; its text is fresh for each attempt.
     let who = Identity::of_parent().to_string();
     let claimed = while_waiting(common, &name, || db.request_wait(&name, &who, ttl, within, wait))?;
     match claimed {
         ClaimResult::Acquired(granted) => {
             let told = answer(common, lease(&granted), &granted.token.to_string());
-            unless_told(&*place::open(common)?, &granted, told)
+            unless_told(&*target::open(common)?, &granted, told)
         }
         ClaimResult::Busy(current) => busy(common, &current),
     }

@@ -7,7 +7,7 @@ use crate::Common;
 use crate::duration::parse_positive;
 use crate::exit::Result;
 use crate::output::{answer, lease};
-use crate::place::{self, Verdict};
+use crate::target::{self, Verdict};
 
 /// Hand a lease to a new owner, and print its new token
 ///
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = place::open(common)?;
+    let place = target::open(common)?;
     let grant = args.grant.argument();
     match place.transfer(&grant, &args.to, args.ttl)? {
         Verdict::Done(handed) => {

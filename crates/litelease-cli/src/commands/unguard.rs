@@ -6,7 +6,7 @@ use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
-use crate::place;
+use crate::target;
 
 /// Remove the guards of a table
 #[derive(clap::Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let name = args.name.as_deref();
-    let taken = match place::engine(common)? {
+    let taken = match target::engine(common)? {
         Some(engine) => engine.cluster()?.unguard(&args.table, name)?,
         None => database::open_existing(common)?.unguard(&args.table, name)?,
     };

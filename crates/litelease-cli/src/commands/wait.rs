@@ -10,7 +10,7 @@ use crate::exit::{Result, code};
 use crate::output::{lease, owner, printable, remark};
 use crate::similar::{hint, similar_at};
 use crate::waiting::while_waiting;
-use crate::{Common, place};
+use crate::{Common, target};
 
 /// Wait until nobody has a name, without claiming it
 #[derive(clap::Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let name = printable(&args.name);
-    let place = place::open(common)?;
+    let place = target::open(common)?;
     if args.wait != Some(Duration::ZERO) {
         nesting::check(&*place, &args.name)?;
     }

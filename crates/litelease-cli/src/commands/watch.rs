@@ -10,7 +10,7 @@ use crate::Common;
 use crate::duration::parse;
 use crate::exit::{Result, code};
 use crate::output::{GREEN, RED, YELLOW, entry, owner, printable, say};
-use crate::place::{self, Seen};
+use crate::target::{self, Seen};
 
 /// Print a line for every grant, release and expiry, and every new value, as they happen
 ///
@@ -29,7 +29,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let mut looks = place::open(common)?.watch(&args.names)?;
+    let mut looks = target::open(common)?.watch(&args.names)?;
     let begin = Instant::now();
     let mut known = BTreeMap::new();
     loop {

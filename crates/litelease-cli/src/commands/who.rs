@@ -8,8 +8,8 @@ use crate::duration::shown;
 use crate::exit::{Result, code};
 use crate::holder::Holder;
 use crate::output::{answer, lease, printable, remark, slot_lease, slots, time_left};
-use crate::place;
 use crate::similar::{hint, similar_at};
+use crate::target;
 
 /// Show which process has a name or its slots, since when and for how long
 #[derive(clap::Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = place::open(common)?;
+    let place = target::open(common)?;
     let name = printable(&args.name);
     if let Some(current) = place.inspect(&args.name)? {
         answer(common, lease(&current), &format!("{name}: {}", described(&current)))?;

@@ -62,12 +62,12 @@ impl Turn {
     pub(crate) fn take<'t>(&'t self, calls: &'t Calls) -> Result<Taken<'t>, NoTurn> {
         let me = thread::current().id();
         let counted = calls.count();
-        let mut place = Place { turn: self, me, is_waiting: false };
+        let mut waiter = Waiter { turn: self, me, is_waiting: false };
         loop {
             if calls.are_ending() {
                 return Err(NoTurn::Ending);
             }
-            if place.try_take()? {
+            if waiter.try_take()? {
                 return Ok(Taken { turn: self, _counted: counted });
             }
             without_gil(|| {
@@ -86,13 +86,13 @@ impl Turn {
 }
 
 /// A thread's place in the queue, which it leaves when this is dropped.
-struct Place<'t> {
+struct Waiter<'t> {
     turn: &'t Turn,
     me: ThreadId,
     is_waiting: bool,
 }
 
-impl Place<'_> {
+impl Waiter<'_> {
     fn try_take(&mut self) -> Result<bool, NoTurn> {
         let mut state = self.turn.state();
         if state.holder == Some(self.me) {
@@ -110,7 +110,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         if self.is_waiting {
             self.turn.state().waiting.retain(|waiting| *waiting != self.me);

@@ -210,6 +210,7 @@ fn backend_traits(code: &[(String, Vec<String>)]) -> Vec<String> {
         "Place",
         "Queues",
         "Rows",
+        "Target",
         "Tenure",
         "Trust",
         "WorkItem",

@@ -17,7 +17,7 @@ use super::super::command_line::CommandLine;
 use super::sentinel::Sentinel;
 use super::session::Event;
 use super::terminal;
-use crate::place::Variable;
+use crate::target::Variable;
 
 /// How a process ended or paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

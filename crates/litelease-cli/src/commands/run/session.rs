@@ -18,7 +18,7 @@ use super::terminal::Terminal;
 use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{self, printable};
-use crate::place::{Tenure, Variable};
+use crate::target::{Tenure, Variable};
 
 /// Something that has happened.
 pub(crate) enum Event {

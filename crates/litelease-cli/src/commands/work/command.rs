@@ -14,8 +14,8 @@ use super::super::run::child::{self, Change, signal_group, start_in_group};
 use super::super::run::killer::Killer;
 use super::super::run::sentinel::Sentinel;
 use super::Args;
-use crate::place::Variable;
-use crate::place::queues::WorkItem;
+use crate::target::Variable;
+use crate::target::queues::WorkItem;
 
 /// A command that runs for an item.
 pub(super) struct ItemCommand {

@@ -22,8 +22,8 @@ use super::teller;
 use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{complain, printable};
-use crate::place::Variable;
-use crate::place::queues::{self, Options, Queues, WorkItem, Worker};
+use crate::target::Variable;
+use crate::target::queues::{self, Options, Queues, WorkItem, Worker};
 
 /// Something that has happened.
 enum Event {

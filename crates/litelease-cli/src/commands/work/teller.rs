@@ -12,7 +12,7 @@ use crate::Common;
 use crate::duration::shown;
 use crate::exit::Result;
 use crate::output::{complain, printable, say};
-use crate::place::queues::{Queues, Worker};
+use crate::target::queues::{Queues, Worker};
 
 /// The least time between two lines.
 const PAUSE: Duration = Duration::from_secs(3);

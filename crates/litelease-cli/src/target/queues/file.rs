@@ -11,7 +11,7 @@ use litelease::{
 
 use super::{Delivery, Options, Queues, Receipt, Worker};
 use crate::exit::Result;
-use crate::place::{Place, Variable, file};
+use crate::target::{Target, Variable, file};
 use crate::{Common, database};
 
 /// A file, opened by each verb as it needs it.

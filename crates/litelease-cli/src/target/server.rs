@@ -13,7 +13,7 @@ use litelease_client::{
 use super::file::{busy, none_free, not_named};
 use super::queues::stored;
 use super::{
-    Ask, Claim, GrantArgument, Looks, Place, Rejection, Seen, Tenure, Variable, Verdict, grants,
+    Ask, Claim, GrantArgument, Looks, Rejection, Seen, Target, Tenure, Variable, Verdict, grants,
     note, of_lease, of_server, of_slot,
 };
 use crate::exit::{Failure, Result};
@@ -120,7 +120,7 @@ pub(crate) fn failure(error: Error) -> Failure {
     }
 }
 
-impl Place for Server {
+impl Target for Server {
     fn shown(&self) -> String {
         self.url.clone()
     }

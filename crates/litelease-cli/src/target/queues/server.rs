@@ -8,7 +8,7 @@ use litelease_client::{Client, Error, SendOptions, Value};
 
 use super::{Delivery, Options, Queues, Receipt, Worker};
 use crate::exit::{Failure, Result};
-use crate::place::{Variable, failure, of_server};
+use crate::target::{Variable, failure, of_server};
 
 pub(super) struct Server {
     url: String,
@@ -28,7 +28,7 @@ fn from_now(left: Duration) -> i64 {
 }
 
 /// Returns a body as it is stored.
-pub(in crate::place) fn stored(value: Value) -> Body {
+pub(in crate::target) fn stored(value: Value) -> Body {
     match value {
         Value::Null => Body::Null,
         Value::Integer(number) => Body::Integer(number),

@@ -11,7 +11,7 @@ use litelease::{
 };
 
 use super::{
-    Ask, Claim, GrantArgument, Looks, Place, Rejection, Seen, Tenure, Variable, Verdict, note,
+    Ask, Claim, GrantArgument, Looks, Rejection, Seen, Target, Tenure, Variable, Verdict, note,
     of_lease, of_slot,
 };
 use crate::exit::{Failure, Result, code};
@@ -39,7 +39,7 @@ pub(crate) fn not_named(name: &str) -> Failure {
     ))
 }
 
-impl Place for File {
+impl Target for File {
     fn shown(&self) -> String {
         self.path.display().to_string()
     }
@@ -229,7 +229,7 @@ pub(super) fn busy(current: &Lease) -> Failure {
 const MOST_HOLDERS: usize = 5;
 
 /// All slots are taken. Says by whom, as far as that can be read.
-pub(super) fn none_free(place: &dyn Place, name: &str, count: i64) -> Failure {
+pub(super) fn none_free(place: &dyn Target, name: &str, count: i64) -> Failure {
     let held = place.slots(name).unwrap_or_default();
     let by = |slot: Lease| format!("{} by {}", slot.name, output::owner(&slot.owner));
     let mut holders: Vec<String> =

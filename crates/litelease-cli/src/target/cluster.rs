@@ -11,7 +11,7 @@ use litelease::{
 use litelease_cluster::{Cluster, Error, HoldError, HoldOptions, Watch};
 
 use super::file::{busy, rejected, released};
-use super::{Ask, Claim, GrantArgument, Looks, Place, Seen, Tenure, Variable, Verdict, of_lease};
+use super::{Ask, Claim, GrantArgument, Looks, Seen, Target, Tenure, Variable, Verdict, of_lease};
 use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result};
 
@@ -120,7 +120,7 @@ impl Engine {
     }
 }
 
-impl Place for Engine {
+impl Target for Engine {
     fn shown(&self) -> String {
         self.url.shown().to_owned()
     }

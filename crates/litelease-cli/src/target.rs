@@ -1,5 +1,5 @@
 //! Where a command works: a file, a server, or an engine that several machines share. Each command
-//! is written once, over [`Place`].
+//! is written once, over [`Target`].
 
 mod cluster;
 mod file;
@@ -29,7 +29,7 @@ pub(crate) use file::not_named;
 pub(crate) use server::{failure, lent};
 
 /// The verbs that commands use.
-pub(crate) trait Place: Send {
+pub(crate) trait Target: Send {
     /// Returns the file or the URL, for messages.
     fn shown(&self) -> String;
     /// Returns what a command that runs here finds in its environment.
@@ -217,7 +217,7 @@ impl Seen {
 }
 
 /// Returns where the command works. Opens nothing yet.
-pub(crate) fn open(common: &Common) -> Result<Box<dyn Place>> {
+pub(crate) fn open(common: &Common) -> Result<Box<dyn Target>> {
     match (common.server()?, EngineUrl::of(common)?) {
         (Some(url), _) => Ok(Box::new(server::Server::open(url)?)),
         (None, Some(url)) => Ok(Box::new(Engine::new(url))),
