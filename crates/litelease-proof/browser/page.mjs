@@ -139,7 +139,8 @@ assert.notEqual(light, dark);
 // The list of calls.
 await phone.goto(`${address}/docs`);
 const { paths } = await (await fetch(`${address}/openapi.json`)).json();
-const calls = Object.values(paths).flatMap((path) => Object.keys(path)).length;
+const methods = Object.values(paths).flatMap((path) => Object.keys(path));
+const calls = methods.filter((method) => method !== "parameters").length;
 assert.ok(calls > 30, `${calls} calls`);
 await eventually("the calls are listed", async () => (await phone.locator("h2").count()) === calls);
 
