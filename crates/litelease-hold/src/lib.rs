@@ -1,9 +1,30 @@
-//! Time and threads: renews grants in the background, reports when one is lost, and waits for
-//! others.
+//! The hold: acquires a name in some place, keeps the grant alive in the background, and reports in
+//! time when it is lost.
 //!
-//! This crate decides nothing about rows and knows no SQL. The caller passes the rows as [`Rows`]
-//! and the time as a [`Clock`], so that tests step a clock instead of sleeping. Most programs want
-//! the `litelease` crate.
+//! A place is a file, a server or an engine. It implements [`Place`] for the thread that asks and
+//! [`Rows`] for the keeper's thread; a worker uses [`Deliveries`]. This crate decides nothing about
+//! rows and knows no SQL. It counts trust on a [`Clock`] that is passed in, so that tests step a
+//! clock instead of sleeping. Most programs want the `litelease` crate.
+//!
+//! ```text
+//!            acquire                  renewal granted: trusted until its START + ttl - margin
+//!   free ────────────▶ granted        ┌──────────┐
+//!                         │ keep      ▼          │
+//!                         └────────▶ held ───────┘
+//!                                     │ │ │
+//!      renewal refused, or row gone   │ │ │  release, hand_over, drop
+//!   lost ◀────────────────────────────┘ │ └───────────────────────────▶ given up
+//!     ▲                                 │                                (a leftover, if the
+//!     │  the trust window is over       │                                 place is locked)
+//!     └─────────────────────────────────┘
+//! ```
+//!
+//! - A renewal that fails, or whose answer is late or lost, changes nothing: the keeper tries again
+//!   until the window is over.
+//! - A renewal that is granted less than the ttl prolongs trust by what was granted.
+//! - While a transaction of the holder's own that renews the lease is open, the hold is neither
+//!   trusted nor lost after the end of its window: the COMMIT decides.
+//! - A hold that is lost stays lost, whatever the place says later.
 
 #[cfg_attr(not(target_os = "linux"), path = "bell_elsewhere.rs")]
 mod bell;
