@@ -198,12 +198,7 @@ impl Place for ServerPlace<'_> {
         Ok(Claimed::Granted(Granted { lease: (&lease).into(), secret, lasts, attach }))
     }
 
-    fn request(
-        &mut self,
-        _: &Wish<'_>,
-        _: Option<Duration>,
-        _: &Lease,
-    ) -> Result<Option<i64>, Error> {
+    fn request(&mut self, _: &Wish<'_>) -> Result<Option<i64>, Error> {
         Ok(None)
     }
 

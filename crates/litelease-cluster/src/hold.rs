@@ -210,12 +210,7 @@ impl Place for ClusterPlace<'_> {
         }
     }
 
-    fn request(
-        &mut self,
-        _: &Wish<'_>,
-        _: Option<Duration>,
-        _: &Lease,
-    ) -> Result<Option<i64>, Error> {
+    fn request(&mut self, _: &Wish<'_>) -> Result<Option<i64>, Error> {
         Ok(None)
     }
 

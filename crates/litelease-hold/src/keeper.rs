@@ -143,13 +143,6 @@ impl Keeper {
         groups.iter().filter(|group| group.key == key).for_each(|group| group.nudge());
     }
 
-    /// Records a change by others in the rows with this key, as [`Notice::changed`] does.
-    pub fn changed(&self, key: &str, name: Option<&str>, token: Option<i64>) {
-        let groups = locked(&self.groups).clone();
-        let its = groups.iter().filter(|group| group.key == key);
-        its.for_each(|group| group.changed(name, token));
-    }
-
     /// Does everything that is due now. Returns when something is due next.
     pub fn step(&self) -> Option<Duration> {
         self.alarm.reset();

@@ -28,14 +28,9 @@ pub trait Place {
     /// waiters.
     fn claim(&mut self, wish: &Wish<'_>) -> Result<Claimed, Self::Error>;
 
-    /// Asks the holder of `current` to give the name up within this time, or repeats that. Returns
-    /// the token that was asked for, if the request stands.
-    fn request(
-        &mut self,
-        wish: &Wish<'_>,
-        within: Option<Duration>,
-        current: &Lease,
-    ) -> Result<Option<i64>, Self::Error>;
+    /// Asks the present holder to give the name up within [`Wish::request`], or repeats that.
+    /// Returns the token that was asked for, if the request stands.
+    fn request(&mut self, wish: &Wish<'_>) -> Result<Option<i64>, Self::Error>;
 
     /// Takes a lease that was handed to this owner. `asked` is the token that it has asked for.
     fn accept(
@@ -234,7 +229,7 @@ impl Requests {
         }
         let is_fresh = |(token, at)| token == current.token && now < at + REPEAT_EVERY;
         if !self.asked.is_some_and(is_fresh)
-            && let Some(token) = place.request(wish, wish.request, &current)?
+            && let Some(token) = place.request(wish)?
         {
             self.asked = Some((token, now));
         }

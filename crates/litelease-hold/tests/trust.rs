@@ -207,12 +207,7 @@ impl Place for FakePlace {
         answer.map_err(Failed)
     }
 
-    fn request(
-        &mut self,
-        _: &Wish<'_>,
-        _: Option<Duration>,
-        _: &Lease,
-    ) -> Result<Option<i64>, Failed> {
+    fn request(&mut self, _: &Wish<'_>) -> Result<Option<i64>, Failed> {
         Ok(None)
     }
 

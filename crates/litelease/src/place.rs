@@ -125,14 +125,9 @@ impl Place for FilePlace<'_> {
         }
     }
 
-    fn request(
-        &mut self,
-        wish: &Wish<'_>,
-        within: Option<Duration>,
-        _: &Lease,
-    ) -> Result<Option<i64>> {
-        let Wish { name, owner, .. } = *wish;
-        Ok(match (within, self.leases.requested(name)?) {
+    fn request(&mut self, wish: &Wish<'_>) -> Result<Option<i64>> {
+        let Wish { name, owner, request, .. } = *wish;
+        Ok(match (request, self.leases.requested(name)?) {
             (_, Some(open)) if open.requester == owner => {
                 self.leases.repeat_request(name, owner)?
             }
