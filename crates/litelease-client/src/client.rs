@@ -152,7 +152,7 @@ impl Client {
         let value = self.acquire(&Kind::Name, &claim, ttl, wait)?;
         let (lease, secret) = Kind::Name.granted(name, &value).ok_or_else(nonsense)?;
         // A grant that was waited for, or nearly so, is not trusted before its first renewal.
-        let is_new = SystemClock.now() < start + window.interval();
+        let is_new = SystemClock.now() < start + window.interval(None);
         Ok(Grant { lease, secret, start: is_new.then_some(start) })
     }
 

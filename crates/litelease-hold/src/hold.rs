@@ -92,9 +92,24 @@ impl Window {
         (start + granted).saturating_sub((granted / 10).max(LEAST_MARGIN))
     }
 
-    /// Returns how long after the start of a renewal the next one is due, at the latest.
-    pub fn interval(self) -> Duration {
-        self.ttl / 3
+    /// Returns how long after the start of a renewal the next one is due, at the latest: a third of
+    /// what was granted, which is the ttl if `granted` is `None`.
+    ///
+    /// A limit grants less each time, and the last of it is not divided for ever.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_hold::Window;
+    /// let seconds = Duration::from_secs;
+    /// let window = Window::new(seconds(60)).unwrap();
+    /// assert_eq!(window.interval(None), seconds(20));
+    /// assert_eq!(window.interval(Some(seconds(6))), seconds(2));
+    /// ```
+    pub fn interval(self, granted: Option<Duration>) -> Duration {
+        match granted {
+            Some(granted) if granted < self.ttl => (granted / 3).max(self.pause()),
+            _ => self.ttl / 3,
+        }
     }
 
     /// Returns how long after a failed renewal the next one is tried.
@@ -204,7 +219,7 @@ impl Hold {
             expires_at_ms: granted.expires_at_ms,
             is_cut: granted.granted.is_some(),
             progress: None,
-            due: start + window.interval(),
+            due: start + window.interval(granted.granted),
             pending_until: None,
             trouble: None,
             loss: None,
@@ -350,7 +365,7 @@ impl Hold {
             state.trusted_until = state.trusted_until.max(end);
             state.is_cut = renewal.granted.is_some();
             state.expires_at_ms = renewal.expires_at_ms;
-            state.due = now.max(start + self.window.interval());
+            state.due = now.max(start + self.window.interval(renewal.granted));
             state.trouble = None;
         }
     }

@@ -354,8 +354,9 @@ impl Group {
         drop(rows);
         let now = clock.now();
         for (hold, answer) in batch.iter().zip(answers) {
-            let due = start + hold.window().interval() - jitter(hold.window().interval(), start);
-            hold.settle(start, now, answer, due);
+            let granted = answer.as_ref().ok().and_then(|renewal| renewal.granted);
+            let interval = hold.window().interval(granted);
+            hold.settle(start, now, answer, start + interval - jitter(interval, start));
         }
         // Where the system cannot watch files, requests are noticed after each renewal.
         #[cfg(not(target_os = "linux"))]

@@ -263,7 +263,7 @@ fn is_dead_owner(owner: &str) -> bool {
 #[cfg(unix)]
 fn window_of(ttl: f64) -> Option<[f64; 3]> {
     let window = Window::new(Duration::try_from_secs_f64(ttl).ok()?)?;
-    let parts = [window.end(Duration::ZERO), window.interval(), window.pause()];
+    let parts = [window.end(Duration::ZERO), window.interval(None), window.pause()];
     Some(parts.map(|part| part.as_secs_f64()))
 }
 

@@ -496,6 +496,38 @@ fn a_grant_far_shorter_than_the_ttl_is_trusted_for_most_of_it() {
     assert_eq!(window.end_of(ms(100), Some(ms(200))), ms(250));
 }
 
+/// The next renewal came a third of the ttl later, when the little that was granted had long run
+/// out: a service that grants 2 s lost every hold of a minute.
+#[test]
+fn a_hold_that_is_granted_little_at_a_time_is_kept() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", Duration::from_secs(60));
+    *rig.rows.granted.lock().unwrap() = Some(Duration::from_secs(2));
+    let mut next = rig.at(20_000);
+    while let Some(at) = next.filter(|at| *at < 120_000) {
+        next = rig.at(at);
+    }
+    assert_eq!(kept.hold.check(Duration::from_secs(120)), Ok(()));
+    // Every 600 to 667 ms.
+    let renewals = rig.rows.calls().len();
+    assert!((140..175).contains(&renewals), "{renewals}");
+}
+
+#[test]
+fn a_limit_that_comes_near_is_renewed_a_few_times_and_not_for_ever() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", Duration::from_secs(60));
+    let mut next = Some(20_000);
+    while let Some(at) = next {
+        let left = Duration::from_secs(70).saturating_sub(Duration::from_millis(at));
+        *rig.rows.granted.lock().unwrap() = Some(left);
+        next = rig.at(at);
+    }
+    assert_eq!(kept.hold.loss(), Some(Loss::TimeIsUp));
+    let renewals = rig.rows.calls().len();
+    assert!(renewals < 20, "{renewals}");
+}
+
 #[test]
 fn a_whole_renewal_after_a_short_one_ends_the_limit() {
     let rig = Rig::new();
