@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_hold::{
-    Attached, Claimed, Clock, Granted, Held, HolderKind, Home, Identity, Liveness, NoKeeper, Place,
-    Rows, Wish, acquire, hold,
+    Acquired, Attached, Claimed, Clock, Granted, Held, HolderKind, Home, Identity, Liveness,
+    NoKeeper, Place, Rows, Wish, acquire, hold, keep,
 };
 
 use crate::change::Answered;
@@ -156,6 +156,15 @@ impl Cluster {
             Ok(acquired) => ClaimResult::Acquired(acquired.granted.lease),
             Err(current) => ClaimResult::Busy(current),
         })
+    }
+
+    /// Keeps a grant alive that came some other way than by [`hold`](Cluster::hold). `since` is a
+    /// moment before it was asked for. Its owner text must be this holder's alone.
+    #[doc(hidden)]
+    pub fn keep(&self, lease: Lease, since: Duration, ttl: Duration) -> Result<Held, HoldError> {
+        let place = ClusterPlace { cluster: self, version: 0, left_ms: 0 };
+        let acquired = Acquired { granted: Granted::whole(lease), start: since };
+        keep(&place.home()?, acquired, ttl, || place.rows())
     }
 
     /// Returns the rows as the keeper renews them: for tests that step a keeper of their own.

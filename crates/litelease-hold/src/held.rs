@@ -113,6 +113,13 @@ pub fn end(held: &Held) {
     let _ = held.kept.release(Duration::ZERO);
 }
 
+/// Stops renewing a grant and leaves its row as it is: its holder has another grant of the name, or
+/// releases the row by other means.
+pub fn abandon(mut held: Held) {
+    held.is_released = true;
+    held.kept.hold.end();
+}
+
 impl Held {
     /// Returns the name that is held.
     pub fn name(&self) -> &str {

@@ -50,7 +50,7 @@ mod worker;
 pub use bell::Bell;
 pub use clock::{Clock, SystemClock};
 pub use fork::at_fork;
-pub use held::{Held, end, held_from, hold, hold_of, keep};
+pub use held::{Held, abandon, end, held_from, hold, hold_of, keep};
 pub use hold::{HandoverRequest, HeldGrant, Hold, Renewal, Window};
 pub use hold_error::HoldError;
 pub use identity::{HolderKind, Identity, Liveness, PidScope, unique};

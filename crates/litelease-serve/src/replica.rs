@@ -1,21 +1,22 @@
 //! A server among several on one engine: it writes while it holds a lease there, and otherwise
 //! passes connections on to the server that does.
 
+mod writer_lease;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use litelease::Error;
-use litelease_cluster::{ClaimResult, Cluster, Host, Lease, RenewResult, System, TransferResult};
-use litelease_hold::{Clock, SystemClock, Window};
+use litelease_cluster::{ClaimResult, Cluster, HoldError, Host, Lease, System};
+use litelease_hold::{Clock, SystemClock};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use self::writer_lease::WriterLease;
 use crate::cluster_access::ClusterAccess;
 use crate::committer::Committer;
 use crate::door::Door;
@@ -24,7 +25,7 @@ use crate::job::{Job, JobError, Receiver};
 use crate::local_key;
 use crate::metrics::Metrics;
 use crate::mirror::encoding::ACCESS;
-use crate::mirror::{self, Mirror, Tenure};
+use crate::mirror::{Mirror, Tenure};
 use crate::options::Options;
 use crate::server::{Front, run_before};
 
@@ -36,7 +37,7 @@ pub const WRITER_LEASE: &str = "serve";
 const TTL: Duration = Duration::from_secs(5);
 
 /// The longest time between two looks at the lease of another server.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const READ_AGAIN: Duration = Duration::from_millis(500);
 
 /// How long to wait after an error.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -200,7 +201,7 @@ fn refuse(todo: &Receiver<Job>) {
 #[derive(Clone)]
 enum Role {
     /// It writes.
-    Writing(Arc<Held>),
+    Writing(Arc<WriterLease>),
     /// It passes connections on to this address, while the writer there has this owner text.
     Passing { writer: String, owner: String },
     /// It knows no writer.
@@ -248,7 +249,7 @@ impl Role {
         };
         // The lease is looked at as well: the thread that renews it may wait for the engine.
         while held.is_trusted() {
-            let soon = held.left().min(Duration::from_millis(100));
+            let soon = held.trusted_for().min(Duration::from_millis(100));
             if let Ok(Ok(())) = tokio::time::timeout(soon, role.changed()).await {
                 return;
             }
@@ -272,24 +273,24 @@ struct Candidate {
 impl Candidate {
     fn work(self) {
         let mut failing_since = None;
-        let mut twin = Twin::default();
+        let mut duplicate = DuplicateAddress::default();
         while !self.stop.is_set() {
             match self.cluster.claim_since(WRITER_LEASE, &self.owner, self.ttl, 0) {
                 Ok((ClaimResult::Acquired(lease), since)) => {
                     failing_since = None;
-                    self.write(&lease, since);
+                    self.write(lease, since);
                 }
                 Ok((ClaimResult::Busy(current), _)) => {
                     failing_since = None;
                     self.follow(&current);
-                    if twin.is_found(&current, &self, SystemClock.now()) {
+                    if duplicate.is_found(&current, &self, SystemClock.now()) {
                         let address = &self.advertise;
                         tracing::error!(
                             address,
                             "another server has the same address: give each its own --advertise"
                         );
                     }
-                    self.nap();
+                    self.wait_for_change();
                 }
                 Err(error) => {
                     let now = SystemClock.now();
@@ -299,7 +300,7 @@ impl Candidate {
                     }
                     // The writer may be there all the same. It knows best for how long.
                     if now.saturating_sub(since) > self.ttl {
-                        self.tell(Role::Waiting);
+                        self.set_role(Role::Waiting);
                     }
                     self.stop.wait(PAUSE);
                 }
@@ -307,7 +308,7 @@ impl Candidate {
         }
     }
 
-    fn tell(&self, role: Role) {
+    fn set_role(&self, role: Role) {
         self.roles.send_if_modified(|before| {
             let is_new = !before.is_same(&role);
             if is_new {
@@ -329,7 +330,7 @@ impl Candidate {
     /// Passes connections on to the server that has the lease.
     fn follow(&self, current: &Lease) {
         let writer = current.owner.split(' ').next().unwrap_or_default();
-        self.tell(match writer {
+        self.set_role(match writer {
             // The lease of a process before this one: it ends soon.
             writer if writer == self.advertise || writer.is_empty() => Role::Waiting,
             writer => Role::Passing { writer: writer.into(), owner: current.owner.clone() },
@@ -337,13 +338,13 @@ impl Candidate {
     }
 
     /// Sleeps until the lease may have changed.
-    fn nap(&self) {
+    fn wait_for_change(&self) {
         let engine = self.cluster.engine();
         match engine.load(&[WRITER_LEASE]).map(|mut loaded| loaded.rows.pop()) {
             Ok(Some(found)) => {
                 let is_held = found.row.as_ref().is_some_and(|row| row.tenure.is_some());
                 if is_held {
-                    engine.nap(WRITER_LEASE, found.version, LOOK_AGAIN.min(self.ttl / 5));
+                    engine.nap(WRITER_LEASE, found.version, READ_AGAIN.min(self.ttl / 5));
                 }
             }
             _ => self.stop.wait(PAUSE),
@@ -351,39 +352,11 @@ impl Candidate {
     }
 
     /// Keeps the lease until it is lost, given up, or this server stops.
-    fn write(&self, lease: &Lease, since: Duration) {
-        let held = Arc::new(Held::new(self, lease, since));
-        let (mut known, mut renewed) = (self.look(), since);
-        self.tell(Role::Writing(Arc::clone(&held)));
-        while held.is_trusted() && !self.stop.is_set() {
-            self.stop.wait(LOOK_AGAIN.min(self.ttl / 5));
-            if SystemClock.now().saturating_sub(renewed) >= self.ttl / 4 {
-                let renewal = self.cluster.renew_since(&*held.lease(), self.ttl);
-                match renewal {
-                    Ok((RenewResult::Renewed(_), since)) => {
-                        held.trust(since);
-                        renewed = since;
-                    }
-                    Ok((RenewResult::Rejected { reason, .. }, _)) => {
-                        tracing::warn!(reason = %reason, "another server writes now");
-                        break;
-                    }
-                    Err(error) => tracing::warn!(error = %error, "the lease cannot be renewed"),
-                }
-            }
-            let Some(found) = self.look() else { continue };
-            if known.as_ref().is_some_and(|before| before.boot != found.boot) {
-                // The memory may be ahead of what is stored now, and tokens must be above both.
-                tracing::warn!("the engine may have lost commits: loading what it has");
-                break;
-            }
-            if known.as_ref() != Some(&found) {
-                known = Some(found);
-                held.has_new_access.store(true, Ordering::Release);
-            }
+    fn write(&self, lease: Lease, since: Duration) {
+        match self.keep(lease, since) {
+            Ok(lease) => self.write_under(&Arc::new(lease)),
+            Err(error) => tracing::warn!(error = %error, "the lease cannot be kept"),
         }
-        held.end();
-        self.tell(Role::Waiting);
         // At the end of this server, or for another one that can load what this one cannot. If that
         // fails, the lease expires. The owner text is this server's alone, whatever its token is by
         // now.
@@ -393,139 +366,78 @@ impl Candidate {
         }
     }
 
+    fn keep(&self, lease: Lease, since: Duration) -> Result<WriterLease, HoldError> {
+        let (cluster, ttl, stop) = (self.cluster.clone(), self.ttl, Arc::clone(&self.stop));
+        let keep = move |lease, since| cluster.keep(lease, since, ttl);
+        let (cluster, clock) = (self.cluster.clone(), Arc::new(SystemClock));
+        WriterLease::new(cluster, ttl, clock, Box::new(keep), (lease, since), stop)
+    }
+
+    fn write_under(&self, lease: &Arc<WriterLease>) {
+        let (mut known, mut trouble) = (self.read_engine(), None);
+        self.set_role(Role::Writing(Arc::clone(lease)));
+        while lease.is_trusted() && !self.stop.is_set() {
+            self.stop.wait(READ_AGAIN.min(self.ttl / 5));
+            let new_trouble = lease.trouble();
+            if let Some(reason) = new_trouble.as_ref().filter(|_| new_trouble != trouble) {
+                tracing::warn!(reason = %reason, "the lease cannot be renewed");
+            }
+            trouble = new_trouble;
+            let Some(found) = self.read_engine() else { continue };
+            if known.as_ref().is_some_and(|before| before.boot != found.boot) {
+                // The memory may be ahead of what is stored now, and tokens must be above both.
+                tracing::warn!("the engine may have lost commits: loading what it has");
+                break;
+            }
+            if known.as_ref() != Some(&found) {
+                known = Some(found);
+                lease.set_new_access();
+            }
+        }
+        lease.end();
+        self.set_role(Role::Waiting);
+    }
+
     /// Looks at what concerns a writer, if the engine answers.
-    fn look(&self) -> Option<Look> {
+    fn read_engine(&self) -> Option<EngineState> {
         let engine = self.cluster.engine();
         let boot = engine.load(&[WRITER_LEASE]).ok()?.boot;
-        Some(Look { boot, access: engine.load_rows(ACCESS).ok()? })
+        Some(EngineState { boot, access: engine.load_rows(ACCESS).ok()? })
     }
 }
 
 /// Another server that runs and advertises the address of this one. A lease that a process before
 /// this one has left behind is over after its ttl.
 #[derive(Default)]
-struct Twin {
+struct DuplicateAddress {
     owner: String,
     since: Duration,
-    was_told: bool,
+    was_reported: bool,
 }
 
-impl Twin {
+impl DuplicateAddress {
     /// Checks whether there is one, and was not told yet.
     fn is_found(&mut self, current: &Lease, me: &Candidate, now: Duration) -> bool {
         if self.owner != current.owner {
-            *self = Twin { owner: current.owner.clone(), since: now, was_told: false };
+            *self =
+                DuplicateAddress { owner: current.owner.clone(), since: now, was_reported: false };
         }
         let has_my_address = current.owner.split(' ').next() == Some(&me.advertise);
         let is_other = has_my_address && current.owner != me.owner;
-        let is_found = is_other && now.saturating_sub(self.since) > me.ttl * 2 && !self.was_told;
-        self.was_told |= is_found;
+        let is_found =
+            is_other && now.saturating_sub(self.since) > me.ttl * 2 && !self.was_reported;
+        self.was_reported |= is_found;
         is_found
     }
 }
 
 /// What concerns a writer, besides its lease.
 #[derive(PartialEq)]
-struct Look {
+struct EngineState {
     /// The incarnation of the engine.
     boot: i64,
     /// The access keys as they are stored.
     access: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-/// The writer's lease.
-struct Held {
-    cluster: Cluster,
-    /// Locked by whoever renews it or takes a new token.
-    lease: Mutex<Lease>,
-    token: AtomicI64,
-    ttl: Duration,
-    /// Until when it can be trusted, in milliseconds on the clock that counts suspend. 0 if it is
-    /// over.
-    until_ms: AtomicU64,
-    has_new_access: AtomicBool,
-    /// Wakes the thread that renews it.
-    stop: Arc<Signal>,
-}
-
-impl Held {
-    fn new(candidate: &Candidate, lease: &Lease, since: Duration) -> Self {
-        let held = Held {
-            cluster: candidate.cluster.clone(),
-            lease: Mutex::new(lease.clone()),
-            token: AtomicI64::new(lease.token),
-            ttl: candidate.ttl,
-            until_ms: AtomicU64::new(1),
-            has_new_access: AtomicBool::new(false),
-            stop: Arc::clone(&candidate.stop),
-        };
-        held.trust(since);
-        held
-    }
-
-    fn lease(&self) -> MutexGuard<'_, Lease> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts trust from a moment before the request that renewed it, like every hold.
-    fn trust(&self, since: Duration) {
-        let until_ms = in_ms(Window::new(self.ttl).map_or(since, |window| window.end(since)));
-        let later = |now_ms| (now_ms != 0).then_some(until_ms);
-        // One that has ended stays so.
-        let _ = self.until_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
-    }
-
-    fn left(&self) -> Duration {
-        let until_ms = self.until_ms.load(Ordering::Acquire);
-        Duration::from_millis(until_ms.saturating_sub(in_ms(SystemClock.now())))
-    }
-
-    fn end(&self) {
-        self.until_ms.store(0, Ordering::Release);
-    }
-}
-
-impl Tenure for Held {
-    fn name(&self) -> &str {
-        WRITER_LEASE
-    }
-
-    fn token(&self) -> i64 {
-        self.token.load(Ordering::Acquire)
-    }
-
-    fn is_trusted(&self) -> bool {
-        !self.left().is_zero()
-    }
-
-    fn fence(&self) -> Result<(), Error> {
-        let mut lease = self.lease();
-        match self.cluster.transfer(&*lease, &lease.owner, self.ttl) {
-            Ok(TransferResult::Transferred(next)) => {
-                self.token.store(next.token, Ordering::Release);
-                *lease = next;
-                Ok(())
-            }
-            Ok(TransferResult::Rejected { reason, .. }) => {
-                self.give_up();
-                Err(mirror::failed(&format!("another server writes now: {reason}")))
-            }
-            Err(error) => Err(mirror::failed(&error.to_string())),
-        }
-    }
-
-    fn give_up(&self) {
-        self.end();
-        self.stop.wake();
-    }
-
-    fn has_new_access(&self) -> bool {
-        self.has_new_access.swap(false, Ordering::AcqRel)
-    }
-}
-
-fn in_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Tells the thread that holds the lease to stop, or to look again.
@@ -576,11 +488,11 @@ mod tests {
         let (roles, _) = watch::channel(Role::Waiting);
         let (owner, advertise, stop) = ("a:1 7 x".into(), "a:1".into(), Arc::default());
         let me = Candidate { cluster: cluster.clone(), owner, advertise, ttl, roles, stop };
-        let mut twin = Twin::default();
+        let mut duplicate = DuplicateAddress::default();
         let mut found = |owner: &str, at_ms| {
             let _ = cluster.break_lease(WRITER_LEASE).unwrap();
             let lease = cluster.claim(WRITER_LEASE, owner, ttl).unwrap().acquired().unwrap();
-            twin.is_found(&lease, &me, Duration::from_millis(at_ms))
+            duplicate.is_found(&lease, &me, Duration::from_millis(at_ms))
         };
         // A lease of a process before this one ends; one of a process that runs does not.
         assert_eq!(["a:1 6 x"; 4].map(|owner| found(owner, 1_000)), [false; 4]);
@@ -594,35 +506,6 @@ mod tests {
         );
     }
 
-    /// A renewal that was answered late brought a lease back under which nobody served any more.
-    #[test]
-    fn a_lease_that_was_seen_to_be_over_stays_so() {
-        let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_secs(1));
-        let lease = cluster.claim(WRITER_LEASE, "a", ttl).unwrap().acquired().unwrap();
-        let (roles, _) = watch::channel(Role::Waiting);
-        let (owner, advertise, stop) = ("a".into(), "a".into(), Arc::default());
-        let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop };
-        let now = SystemClock.now();
-        let held = Arc::new(Held::new(&candidate, &lease, now));
-        assert!(matches!(Role::Writing(Arc::clone(&held)).if_trusted(), Role::Writing(_)));
-        held.trust(now.saturating_sub(ttl));
-        assert!(matches!(Role::Writing(Arc::clone(&held)).if_trusted(), Role::Waiting));
-        held.trust(SystemClock.now());
-        assert!(!held.is_trusted());
-    }
-
-    /// A short ttl left a writer less than the 50 ms that every other holder keeps for its clock.
-    #[test]
-    fn a_writer_keeps_as_much_of_a_short_ttl_for_its_clock_as_any_holder() {
-        let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_millis(300));
-        let lease = cluster.claim(WRITER_LEASE, "a", ttl).unwrap().acquired().unwrap();
-        let (roles, _) = watch::channel(Role::Waiting);
-        let (owner, advertise, stop) = ("a".into(), "a".into(), Arc::default());
-        let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop };
-        let held = Held::new(&candidate, &lease, SystemClock.now());
-        assert!(held.left() <= Duration::from_millis(251), "{:?}", held.left());
-    }
-
     #[test]
     fn a_lease_that_ends_while_this_server_writes_is_over_for_good() {
         let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_secs(1));
@@ -630,11 +513,13 @@ mod tests {
         let (roles, mut role) = watch::channel(Role::Waiting);
         let (owner, advertise, stop) = ("a".into(), "a".into(), Arc::default());
         let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop };
-        let held = Arc::new(Held::new(&candidate, &lease, SystemClock.now().saturating_sub(ttl)));
+        let held = Arc::new(candidate.keep(lease, SystemClock.now()).unwrap());
+        assert!(matches!(Role::Writing(Arc::clone(&held)).if_trusted(), Role::Writing(_)));
+        // Another owner has it, and no renewal was answered since.
+        let _ = candidate.cluster.break_lease(WRITER_LEASE).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(Role::Writing(Arc::clone(&held)).ends(&mut role));
-        // A renewal is answered while the server stops to write.
-        held.trust(SystemClock.now());
         assert!(!held.is_trusted());
+        assert!(matches!(Role::Writing(held).if_trusted(), Role::Waiting));
     }
 }

@@ -333,7 +333,7 @@ fn access_keys_are_made_on_the_engine_and_count_on_every_server() {
 #[test]
 fn an_access_key_that_is_removed_slowly_is_refused_all_the_same() {
     let Some(engine) = Engine::any() else { return };
-    let url = engine.url("slow-access");
+    let url = engine.url("slow_access");
     let servers = Servers::start(&url, 1, &[]);
     let mut client = servers.servers[0].as_ref().unwrap().client();
     let mut listed = move || {
@@ -385,7 +385,7 @@ fn a_writer_whose_engine_does_not_answer_says_503_and_rests() {
 fn a_client_that_never_hangs_up_keeps_no_place_on_a_replica() {
     let Some(engine) = Engine::any() else { return };
     let flags = ["--open", "--max-connections", "8"];
-    let servers = Servers::start(&engine.url("hang-up"), 2, &flags);
+    let servers = Servers::start(&engine.url("hang_up"), 2, &flags);
     servers.wait_for_all();
     let replica = 1 - servers.wait_for_writer();
     let silent: Vec<_> = (0..8)

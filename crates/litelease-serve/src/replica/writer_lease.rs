@@ -1,0 +1,165 @@
+//! The lease of the server that writes to an engine: one hold, whose token a fence replaces.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use litelease::Error;
+use litelease_cluster::{Cluster, Held, HoldError, Lease, TransferResult};
+use litelease_hold::{Clock, Loss, abandon, hold_of};
+
+use super::{Signal, WRITER_LEASE};
+use crate::mirror::{self, Tenure};
+
+/// Keeps a grant alive that was asked for at a moment.
+pub(super) type Keep = Box<dyn Fn(Lease, Duration) -> Result<Held, HoldError> + Send + Sync>;
+
+/// The writer's lease.
+pub(super) struct WriterLease {
+    cluster: Cluster,
+    ttl: Duration,
+    clock: Arc<dyn Clock>,
+    keep: Keep,
+    state: Mutex<State>,
+    has_new_access: AtomicBool,
+    /// Wakes the thread that waits for the end of the lease.
+    stop: Arc<Signal>,
+}
+
+struct State {
+    token: i64,
+    /// None once this server has given the lease up: that is for good.
+    held: Option<Held>,
+    /// A new token is under way. It makes the keeper lose the hold on the old one, which proves
+    /// nothing: until the answer is here, only the time of the last renewal counts.
+    is_fencing: bool,
+}
+
+impl State {
+    fn is_trusted(&self, now: Duration) -> bool {
+        let is_trusted = |held: &Held| match self.is_fencing {
+            true => now < hold_of(held).trusted_until(),
+            false => held.check().is_ok(),
+        };
+        self.held.as_ref().is_some_and(is_trusted)
+    }
+}
+
+impl WriterLease {
+    /// Keeps the lease alive that was asked for at `since`.
+    pub(super) fn new(
+        cluster: Cluster,
+        ttl: Duration,
+        clock: Arc<dyn Clock>,
+        keep: Keep,
+        (lease, since): (Lease, Duration),
+        stop: Arc<Signal>,
+    ) -> Result<Self, HoldError> {
+        let token = lease.token;
+        let held = Some(keep(lease, since)?);
+        let state = Mutex::new(State { token, held, is_fencing: false });
+        let has_new_access = AtomicBool::new(false);
+        Ok(WriterLease { cluster, ttl, clock, keep, state, has_new_access, stop })
+    }
+
+    /// Returns for how long the lease can be trusted if no further renewal succeeds.
+    pub(super) fn trusted_for(&self) -> Duration {
+        let (state, now) = (self.state(), self.clock.now());
+        let until = |held: &Held| hold_of(held).trusted_until().saturating_sub(now);
+        let is_trusted = state.is_trusted(now);
+        state.held.as_ref().filter(|_| is_trusted).map_or(Duration::ZERO, until)
+    }
+
+    /// Returns why the lease was lost or, before that, why the last renewal failed, if it did.
+    pub(super) fn trouble(&self) -> Option<Loss> {
+        self.state().held.as_ref().and_then(|held| held.lost().reason())
+    }
+
+    /// Records that access keys have changed.
+    pub(super) fn set_new_access(&self) {
+        self.has_new_access.store(true, Ordering::Release);
+    }
+
+    /// Stops renewing the lease, for good. Its row stays as it is.
+    pub(super) fn end(&self) {
+        if let Some(held) = self.state().held.take() {
+            abandon(held);
+        }
+    }
+
+    /// Replaces the hold by one on the new grant.
+    fn replace(&self, next: Lease, since: Duration) -> Result<(), Error> {
+        let token = next.token;
+        let held = (self.keep)(next, since).map_err(|error| mirror::failed(&error.to_string()))?;
+        let mut state = self.state();
+        if !state.is_trusted(self.clock.now()) {
+            drop(state);
+            // Dropping it releases the row, whose new token is known only here.
+            drop(held);
+            return Err(over());
+        }
+        state.token = token;
+        state.is_fencing = false;
+        let old = state.held.replace(held);
+        drop(state);
+        if let Some(old) = old {
+            abandon(old);
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tenure for WriterLease {
+    fn name(&self) -> &str {
+        WRITER_LEASE
+    }
+
+    fn token(&self) -> i64 {
+        self.state().token
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.state().is_trusted(self.clock.now())
+    }
+
+    fn fence(&self) -> Result<(), Error> {
+        let since = self.clock.now();
+        let lease = {
+            let mut state = self.state();
+            state.is_fencing = state.is_trusted(since);
+            // A lease that was over once stays so: no server would know what was lost before.
+            state.held.as_ref().filter(|_| state.is_fencing).map(Held::lease).ok_or_else(over)?
+        };
+        let fenced = match self.cluster.transfer(&lease, &lease.owner, self.ttl) {
+            Ok(TransferResult::Transferred(next)) => self.replace(next, since),
+            Ok(TransferResult::Rejected { reason, .. }) => {
+                self.give_up();
+                Err(mirror::failed(&format!("another server writes now: {reason}")))
+            }
+            // If the new token is stored all the same, the next renewal of the old one fails.
+            Err(error) => Err(mirror::failed(&error.to_string())),
+        };
+        self.state().is_fencing = false;
+        fenced
+    }
+
+    fn give_up(&self) {
+        self.end();
+        self.stop.wake();
+    }
+
+    fn has_new_access(&self) -> bool {
+        self.has_new_access.swap(false, Ordering::AcqRel)
+    }
+}
+
+fn over() -> Error {
+    mirror::failed("this server no longer writes: another one may have taken over")
+}
+
+#[cfg(test)]
+mod tests;
