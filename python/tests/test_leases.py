@@ -76,6 +76,46 @@ def test_every_isolation_level_works_and_leaves_no_transaction_open(isolation_le
     assert db.conn.isolation_level == isolation_level
 
 
+@pytest.mark.parametrize("is_joined", [False, True])
+@pytest.mark.parametrize("isolation_level", [None, ""])
+def test_last_insert_rowid_is_the_callers(isolation_level: str | None, is_joined: bool) -> None:
+    """An order was booked under the rowid of a row of ours: the verbs that insert changed it."""
+    db = fresh(isolation_level=isolation_level)
+    conn = db.conn
+    conn.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    lease = db.claim("x", "a", LONG).lease
+    pools, jobs = litelease.Pools(conn), db.queue("jobs")
+    verbs = {
+        "claim": lambda: db.claim("y", "a", LONG),
+        "ensure": lambda: db.ensure("z", "a", LONG),
+        "attach": lambda: db.attach(lease, "value"),
+        "limit": lambda: db.limit("x", lease.token, progress_within=LONG),
+        "request": lambda: db.request("x", "b", LONG),
+        "read": lambda: db.read("r", "b", LONG),
+        "raise_name": lambda: db.raise_name("n", 7),
+        "register": lambda: pools.register("00000000-0000-4000-8000-000000000001", 3),
+        "borrow": lambda: pools.borrow("00000000-0000-4000-8000-000000000001", LONG),
+        "set_max_attempts": lambda: jobs.set_max_attempts(3),
+        "send": lambda: jobs.send("body", key="k"),
+        "receive": lambda: jobs.receive(LONG),
+        "busy": lambda: db.claim("x", "b", LONG),
+        "release": lambda: db.release(lease),
+    }
+    for rowid, (name, verb) in enumerate(verbs.items(), 4711):
+        if is_joined:
+            conn.execute("BEGIN IMMEDIATE")
+        conn.execute("INSERT INTO orders VALUES (?)", (rowid,))
+        if not is_joined:
+            conn.commit()
+        verb()
+        assert conn.in_transaction == is_joined, name
+        if is_joined and rowid % 3 == 0:
+            conn.rollback()
+        elif is_joined:
+            conn.commit()
+        assert conn.execute("SELECT last_insert_rowid()").fetchone() == (rowid,), name
+
+
 def test_row_and_text_factories_are_the_callers() -> None:
     for row_factory in (sqlite3.Row, lambda cursor, row: {"row": row}):
         for text_factory in (str, bytes, lambda data: data.decode()):

@@ -145,6 +145,7 @@ impl HostedStore {
             changes: Cell::new(0),
             schema: Cell::new(Schema::default()),
             is_unchanged: Cell::new(false),
+            callers_rowid: Cell::new(None),
             kept: RefCell::new(Vec::new()),
         });
         let db = ptr::from_ref(&*hosted).cast_mut().cast();
@@ -159,6 +160,14 @@ impl HostedStore {
     /// before, because it has refused to undo that. The next verb tries again.
     pub fn owes(&self) -> bool {
         !self.store.is_settled()
+    }
+
+    /// Puts the caller's `last_insert_rowid()` back, if a verb has inserted rows since the last
+    /// call. Call it after each verb, also after one that failed.
+    pub fn restore_rowid(&self) {
+        if let Some(rowid) = self.hosted.callers_rowid.take() {
+            self.hosted.set_rowid(rowid);
+        }
     }
 
     /// The path of the main database; empty for one in memory.
@@ -177,6 +186,15 @@ impl Deref for HostedStore {
 
 /// The statement that begins a transaction of ours, with the write lock.
 const BEGIN: &str = "BEGIN IMMEDIATE";
+
+/// Sets `last_insert_rowid()`, which only an INSERT can do, by the one row of a table in the
+/// connection's own temporary database.
+///
+/// It begins with WITH, because Python begins a transaction for what begins with REPLACE.
+const SET_ROWID: &str = "WITH caller(id) AS (VALUES (?1)) REPLACE INTO temp.litelease_rowid (rowid, only) \
+                         SELECT id, 1 FROM caller";
+const CREATE_ROWID: &str =
+    "CREATE TEMP TABLE IF NOT EXISTS litelease_rowid (only INTEGER NOT NULL UNIQUE)";
 
 /// PRAGMA, because a table-valued function would take a snapshot.
 fn main_file(host: &dyn Host) -> Result<CString, Failure> {
@@ -204,6 +222,8 @@ struct Hosted {
     /// The last failure: code and message.
     failure: RefCell<(c_int, CString)>,
     changes: Cell<i64>,
+    /// The caller's `last_insert_rowid()`, since our first INSERT.
+    callers_rowid: Cell<Option<i64>>,
     schema: Cell<Schema>,
     /// Whether a transaction of ours is open, with the write lock, and has not changed the schema.
     is_unchanged: Cell<bool>,
@@ -243,8 +263,12 @@ impl Hosted {
     }
 
     fn run(&self, sql: &str, values: &[Value<'_>]) -> Result<Rows, Failure> {
+        let first_word = sql.split([' ', ';']).next();
+        if first_word == Some("INSERT") && self.callers_rowid.get().is_none() {
+            self.callers_rowid.set(self.integer("SELECT last_insert_rowid()"));
+        }
         let ran = self.host.run(sql, values);
-        match sql.split([' ', ';']).next() {
+        match first_word {
             Some("INSERT" | "UPDATE" | "DELETE") => self.changes.set(self.host.changes()),
             Some("BEGIN") if sql == BEGIN => self.is_unchanged.set(ran.is_ok()),
             Some("CREATE" | "DROP" | "COMMIT" | "ROLLBACK" | "VACUUM") => {
@@ -255,17 +279,26 @@ impl Hosted {
         ran
     }
 
-    fn version(&self, sql: &str) -> Option<i64> {
-        match self.run(sql, &[]).ok()?.value(0, 0)? {
-            OwnedValue::Integer(version) => Some(*version),
+    fn integer(&self, sql: &str) -> Option<i64> {
+        match self.host.run(sql, &[]).ok()?.value(0, 0)? {
+            OwnedValue::Integer(number) => Some(*number),
             _ => None,
+        }
+    }
+
+    fn set_rowid(&self, rowid: i64) {
+        let set = || self.host.run(SET_ROWID, &[Value::Integer(rowid)]);
+        // The table goes with a transaction that is rolled back. If the host refuses it, the verb
+        // has succeeded all the same.
+        if set().is_err() && self.host.run(CREATE_ROWID, &[]).is_ok() {
+            let _ = set();
         }
     }
 
     /// The number of the schema that a statement finds now.
     fn schema_number(&self) -> c_int {
-        let main = self.version("PRAGMA main.schema_version");
-        let versions = main.zip(self.version("PRAGMA temp.schema_version"));
+        let main = self.integer("PRAGMA main.schema_version");
+        let versions = main.zip(self.integer("PRAGMA temp.schema_version"));
         let mut schema = self.schema.get();
         if versions.is_some() && schema.versions == versions {
             return schema.number;
@@ -638,7 +671,7 @@ unsafe extern "C" fn stmt_status(raw: *mut sqlite3_stmt, _which: c_int, _reset: 
     unsafe { &*statement(raw).hosted }.schema_number()
 }
 
-/// A host cannot set it, so it is not put back either.
+/// [`HostedStore::restore_rowid`] puts it back, once for all inserts of a verb.
 unsafe extern "C" fn last_insert_rowid(_db: *mut sqlite3) -> i64 {
     0
 }

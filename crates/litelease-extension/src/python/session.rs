@@ -135,7 +135,9 @@ impl Session {
             "load" => self.load(connection, &call.values),
             name => {
                 let verb = verb(name).ok_or_else(|| misuse(format!("there is no verb {name}")))?;
-                match verb.call(store, values) {
+                let called = verb.call(store, values);
+                store.restore_rowid();
+                match called {
                     Ok(rows) => {
                         self.notify(store, verb.frees && !is_no(&rows));
                         Ok(self.names.list_of(&rows)?)
