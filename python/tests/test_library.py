@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import resource
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -114,6 +115,10 @@ def test_a_busy_hold_says_who_has_it(tmp_path: Path) -> None:
         db.hold("x")
     assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, LiteleaseError)
     assert caught.value.current.owner == "somebody"
+    with db.hold("y"):
+        with pytest.raises(HoldTimeout) as caught:
+            db.hold("y")
+        assert str(caught.value) == f"'y' is held by {'-'.join(socket.gethostname().split())} pid {os.getpid()} (token 1)"
 
 
 def test_a_hold_is_lost_once_it_was_released(tmp_path: Path) -> None:

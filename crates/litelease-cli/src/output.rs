@@ -125,12 +125,9 @@ pub(crate) fn process(owner: &str) -> &'static str {
     }
 }
 
-/// Shortens an owner text for people: host and process, without the parts that only programs
-/// compare.
+/// Shortens an owner text for people.
 pub(crate) fn owner(owner: &str) -> String {
-    let shown =
-        Identity::parse(owner).map(|who| format!("{} pid {}", printable(&who.host), who.pid));
-    shown.unwrap_or_else(|| printable(owner))
+    printable(&litelease_hold::short_owner(owner))
 }
 
 /// Returns how long a lease has left.

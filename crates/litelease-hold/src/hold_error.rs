@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use litelease_core::Lease;
 
-use crate::{Lost, NoKeeper};
+use crate::{Lost, NoKeeper, short_owner};
 
 /// The error of a hold. `E` is the error of the verbs of its place. Both that and [`Lost`] turn
 /// into it with `?`.
@@ -48,7 +48,8 @@ impl<E: fmt::Display> fmt::Display for HoldError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             HoldError::Busy(current) => {
-                write!(f, "{:?} is held by {} (token {})", current.name, current.owner, current.token)
+                let (name, owner) = (&current.name, short_owner(&current.owner));
+                write!(f, "{name:?} is held by {owner} (token {})", current.token)
             }
             HoldError::Lost(lost) => lost.fmt(f),
             HoldError::TtlTooShort(ttl) => {

@@ -226,6 +226,22 @@ impl fmt::Display for Identity {
     }
 }
 
+/// Shortens an owner text for people: host and process, without the parts that only programs
+/// compare. Any other text stays as it is.
+///
+/// ```
+/// # use litelease_hold::{HolderKind, Identity, short_owner};
+/// let me = Identity::new(HolderKind::Hold);
+/// assert_eq!(short_owner(&me.to_string()), format!("{} pid {}", me.host, me.pid));
+/// assert_eq!(short_owner("worker-a"), "worker-a");
+/// ```
+pub fn short_owner(owner: &str) -> String {
+    match Identity::parse(owner) {
+        Some(Identity { host, pid, .. }) => format!("{host} pid {pid}"),
+        None => owner.to_owned(),
+    }
+}
+
 /// Returns 32 hex digits that are unique: the time in milliseconds, and 80 random bits.
 ///
 /// ```

@@ -53,7 +53,7 @@ pub use fork::at_fork;
 pub use held::{Held, abandon, end, held_from, hold, hold_of, keep};
 pub use hold::{HandoverRequest, HeldGrant, Hold, Renewal, Window};
 pub use hold_error::HoldError;
-pub use identity::{HolderKind, Identity, Liveness, PidScope, unique};
+pub use identity::{HolderKind, Identity, Liveness, PidScope, short_owner, unique};
 pub use keeper::{Keeper, Kept};
 pub use loss::Loss;
 pub use lost::{LossSignal, Lost};

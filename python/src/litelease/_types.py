@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -443,7 +444,9 @@ class HoldTimeout(LiteleaseError, TimeoutError):
     """Another owner had the name all the time. ``current`` is its lease."""
 
     def __init__(self, current: Lease) -> None:
-        super().__init__(f"{current.name!r} is held by {current.owner}")
+        # Host and process, without the parts that only programs compare.
+        process = re.match(r"\S+ pid \d+(?= )", current.owner)
+        super().__init__(f"{current.name!r} is held by {process.group() if process else current.owner} (token {current.token})")
         self.current = current
 
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use litelease::Litelease;
 use litelease_client::Client;
 use litelease_cluster::{Cluster, MemoryEngine};
-use litelease_hold::{Held, Loss};
+use litelease_hold::{Held, Loss, short_owner};
 use litelease_proof::rig::{LONG, TestFolder, eventually};
 use litelease_proof::server::Server;
 
@@ -143,7 +143,7 @@ fn a_hold_excludes_others_in_the_same_words_and_is_released_when_it_is_dropped()
         let held = spot.hold("x", MINUTE, Duration::ZERO).unwrap();
         assert_eq!(spot.owner("x").as_deref(), Some(held.owner()), "{}", spot.shown);
         let busy = spot.hold("x", MINUTE, Duration::ZERO).unwrap_err();
-        let text = format!("\"x\" is held by {} (token 1)", held.owner());
+        let text = format!("\"x\" is held by {} (token 1)", short_owner(held.owner()));
         assert_eq!(busy, text, "{}", spot.shown);
         held.check().unwrap();
         drop(held);
