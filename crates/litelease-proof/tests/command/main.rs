@@ -2,6 +2,7 @@
 
 mod cli;
 mod credential;
+mod hold_command;
 mod output;
 mod run;
 mod terminal;
