@@ -3,6 +3,7 @@
 mod cli;
 mod credential;
 mod hold_command;
+mod hosts;
 mod output;
 mod run;
 mod terminal;
