@@ -11,7 +11,7 @@ PLANTED := --config build.rustc-workspace-wrapper=\"scripts/planted\"
 QUICK := scripts/build "building the command litelease" build --profile quick -p litelease-cli --no-default-features
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo cluster-demo test test-begins test-rust test-integrations test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
+.PHONY: help run demo cluster-demo test test-begins test-rust test-integrations test-hosts test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -38,7 +38,7 @@ test-begins:
 	@echo "It takes about ten minutes on two cores; the first time another ten, to build and to fetch what the tests use."
 
 test-rust: ## the Rust part of the tests
-	@scripts/setup cc strace sqlite3 redis-server initdb pgbouncer etcd openssl faketime ip pgrep curl
+	@scripts/setup cc strace sqlite3 redis-server initdb pgbouncer etcd openssl faketime ip pgrep curl node ruby
 	@scripts/setup-node
 	@scripts/setup-browser
 	@scripts/setup-schemathesis
@@ -52,6 +52,11 @@ test-integrations: ## the crate next to sqlx, diesel, r2d2, deadpool and tokio: 
 	@scripts/setup cc sqlite3.h
 	@echo "==> building and running projects with other SQLite crates: two minutes or three the first time"
 	@LITELEASE_INTEGRATIONS=1 cargo test --locked -q -p litelease-proof --test project $(PLANTED) integrations::
+
+test-hosts: ## the programs of docs/holding-from-any-language.md in Node, Go, Ruby, Java, PHP and the shell
+	@scripts/setup cc node ruby go javac php
+	@echo "==> running litelease hold beside programs in six languages"
+	@LITELEASE_HOSTS=1 cargo test --locked -q -p litelease-proof --test command $(PLANTED) hosts::
 
 test-python: ## the Python package: types and tests, on two Pythons
 	@scripts/setup cc openssl

@@ -13,6 +13,7 @@ mod ensure;
 mod grant;
 mod guard;
 mod guards;
+mod hold;
 mod man;
 mod move_file;
 mod nesting;
@@ -67,6 +68,7 @@ macro_rules! commands {
 
 commands! {
     Run in run,
+    Hold in hold,
     Borrow in borrow,
     Serve in serve,
     Access in access,

@@ -2,6 +2,8 @@
 
 mod cli;
 mod credential;
+mod hold_command;
+mod hosts;
 mod output;
 mod run;
 mod terminal;

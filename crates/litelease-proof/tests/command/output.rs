@@ -67,6 +67,8 @@ use End::{Code, NotTold};
 const COMMANDS: &[(&str, End)] = &[
     ("run new -- true", Code(0)),
     ("run --slots 2 few -- true", Code(0)),
+    // With an input that stays open it has tests of its own.
+    ("hold --ttl 50ms new", Code(64)),
     ("borrow --pool-file none -- true", Code(64)),
     ("access add ci --allow observe:*", NotTold),
     ("access list", NotTold),

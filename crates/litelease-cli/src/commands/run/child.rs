@@ -253,6 +253,13 @@ pub(crate) fn stop_self() {
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
+/// Returns the process group of this process, which is that of the program that started it unless
+/// that program chose another.
+pub(crate) fn own_group() -> u32 {
+    // SAFETY: no pointers are involved.
+    unsafe { libc::getpgrp() }.unsigned_abs()
+}
+
 /// Reaps every child from now on and tells of it, until there is none left.
 ///
 /// Not before the command has been started: what could not be started is waited for there.
