@@ -25,31 +25,16 @@ use litelease_store::AccessRow;
 use self::encoding::{ACCESS, META, Meta, SCHEMA};
 use self::journal::Destination;
 use self::table::Table;
+use crate::replica::WRITER_LEASE;
+use crate::replica::writer_lease::WriterLease;
 
 /// A row of the engine: its key, and its new value or none.
 pub(crate) type RowChange = (Vec<u8>, Option<Vec<u8>>);
 
-/// The right to write: the lease on a name of the engine, which another server may take over.
-pub(crate) trait Tenure: Send + Sync {
-    /// Returns the name.
-    fn name(&self) -> &str;
-    /// Returns the token under which rows are stored.
-    fn token(&self) -> i64;
-    /// Checks whether the lease can still be trusted, on this machine's own clock.
-    fn is_trusted(&self) -> bool;
-    /// Takes a new token. What was sent under the one before, and is still on its way to the
-    /// engine, can no longer be stored.
-    fn fence(&self) -> Result<(), Error>;
-    /// Gives the lease up, because another server has it or nothing can be loaded here.
-    fn give_up(&self);
-    /// Checks whether access keys have changed since the last call.
-    fn has_new_access(&self) -> bool;
-}
-
 /// The rows of a service on an engine, as one writer sees them.
 pub(crate) struct Mirror {
     engine: Arc<dyn Engine>,
-    tenure: Arc<dyn Tenure>,
+    lease: Arc<WriterLease>,
     clock: fn() -> i64,
     /// The clock of this machine less the service time. Set by the first load.
     offset_ms: Option<i64>,
@@ -77,12 +62,12 @@ pub(crate) struct Mirror {
 impl Mirror {
     pub(crate) fn new(
         engine: Arc<dyn Engine>,
-        tenure: Arc<dyn Tenure>,
+        lease: Arc<WriterLease>,
         clock: fn() -> i64,
     ) -> Self {
         Mirror {
             engine,
-            tenure,
+            lease,
             clock,
             offset_ms: None,
             at_ms: i64::MIN,
@@ -111,13 +96,13 @@ impl Mirror {
 
     /// Checks whether no other server can have taken over.
     pub(crate) fn is_trusted(&self) -> bool {
-        self.tenure.is_trusted()
+        self.lease.is_trusted()
     }
 
     /// Checks whether answers from memory count: it is loaded, and no other server can have taken
     /// over.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match (self.is_stale, self.tenure.is_trusted()) {
+        match (self.is_stale, self.lease.is_trusted()) {
             (_, false) => {
                 Err(failed("this server no longer writes: another one may have taken over"))
             }
@@ -130,29 +115,28 @@ impl Mirror {
     pub(crate) fn load(&mut self) -> Result<Litelease, Error> {
         let loaded = self.try_load();
         if let Err(error) = &loaded
-            && self.tenure.is_trusted()
+            && self.lease.is_trusted()
         {
             tracing::error!(error = %error, "the rows cannot be loaded from the engine");
             if !is_of_engine(error) {
                 // Another server may be able to. This one tries again later.
-                self.tenure.give_up();
+                self.lease.give_up();
             }
         }
         loaded
     }
 
     fn try_load(&mut self) -> Result<Litelease, Error> {
-        if !self.tenure.is_trusted() {
+        if !self.lease.is_trusted() {
             return self.check().and(Err(failed("this server does not write")));
         }
         if self.needs_fence {
             // A request whose answer was lost may be carried out after this load. Then the memory
             // would not have it, and later commits would be mixed with it.
-            self.tenure.fence()?;
+            self.lease.fence()?;
             self.needs_fence = false;
         }
-        let name = self.tenure.name();
-        let loaded = self.engine.load(&[name]).map_err(unloaded)?;
+        let loaded = self.engine.load(&[WRITER_LEASE]).map_err(unloaded)?;
         let floor = loaded.mark.epoch.floor;
         self.boot = loaded.boot;
         let stored = self.engine.load_rows(b"").map_err(unloaded)?;
@@ -202,7 +186,7 @@ impl Mirror {
     /// Reads the access keys again if another program has changed them. A failure is tried again by
     /// the next call.
     pub(crate) fn refresh_access(&mut self) {
-        if self.tenure.has_new_access() || self.is_access_old {
+        if self.lease.has_new_access() || self.is_access_old {
             let rows = self.engine.load_rows(ACCESS).map(|rows| rows.into_iter().collect());
             match rows.map_err(unloaded).and_then(|rows| access_of(&rows)) {
                 Ok(access) => self.set_access(access),
@@ -254,7 +238,7 @@ impl Mirror {
     }
 
     fn destination(&self) -> Destination<'_> {
-        Destination { engine: &*self.engine, tenure: &*self.tenure, boot: self.boot }
+        Destination { engine: &*self.engine, lease: &self.lease, boot: self.boot }
     }
 
     /// Returns the definitions of tables that the engine does not have yet.

@@ -1,7 +1,7 @@
 //! A server among several on one engine: it writes while it holds a lease there, and otherwise
 //! passes connections on to the server that does.
 
-mod writer_lease;
+pub(crate) mod writer_lease;
 
 use std::future::Future;
 use std::io;
@@ -24,8 +24,8 @@ use crate::error::OpenError;
 use crate::job::{Job, JobError, Receiver};
 use crate::local_key;
 use crate::metrics::Metrics;
+use crate::mirror::Mirror;
 use crate::mirror::encoding::ACCESS;
-use crate::mirror::{Mirror, Tenure};
 use crate::options::Options;
 use crate::server::{Front, run_before};
 
@@ -442,7 +442,7 @@ struct EngineState {
 
 /// Tells the thread that holds the lease to stop, or to look again.
 #[derive(Default)]
-struct Signal {
+pub(crate) struct Signal {
     is_set: Mutex<(bool, bool)>,
     changed: Condvar,
 }

@@ -10,7 +10,9 @@ use litelease::Error;
 use litelease_cluster::engine::{Engine, Stored};
 
 use super::encoding::{self, JOURNAL};
-use super::{RowChange, Tenure, failed};
+use super::{RowChange, failed};
+use crate::replica::WRITER_LEASE;
+use crate::replica::writer_lease::WriterLease;
 
 /// The most bytes in one transaction: etcd takes 1.5 MiB, and an item of a queue may have 1 MiB.
 const MOST_BYTES: usize = 1_200_000;
@@ -23,7 +25,7 @@ const PART: usize = 1_000_000;
 #[derive(Clone, Copy)]
 pub(super) struct Destination<'a> {
     pub(super) engine: &'a dyn Engine,
-    pub(super) tenure: &'a dyn Tenure,
+    pub(super) lease: &'a WriterLease,
     pub(super) boot: i64,
 }
 
@@ -104,11 +106,11 @@ fn split<'a>(
 }
 
 fn put(destination: Destination<'_>, rows: &[RowChange]) -> Result<(), Error> {
-    let Destination { engine, tenure, boot } = destination;
-    match engine.commit_rows_of(boot, tenure.name(), tenure.token(), rows) {
+    let Destination { engine, lease, boot } = destination;
+    match engine.commit_rows_of(boot, WRITER_LEASE, lease.token(), rows) {
         Ok(Stored::Done { .. } | Stored::DoneAt { .. }) => Ok(()),
         Ok(Stored::Conflict) => {
-            tenure.give_up();
+            lease.give_up();
             Err(failed("another server has taken over, and nothing was stored here"))
         }
         Err(error) => Err(failed(&error.to_string())),

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use litelease::{BorrowOptions, SendOptions};
@@ -11,6 +11,7 @@ use litelease_cluster::engine::{
     Change, EngineFacts, Error as EngineError, Loaded, LoadedRow, Stored,
 };
 use litelease_cluster::{Cluster, MemoryEngine};
+use litelease_hold::{Acquired, Clock, Granted, Home, Keeper, SystemClock, keep};
 
 use super::table::MOMENTS;
 use super::*;
@@ -117,42 +118,6 @@ impl Engine for Failing {
     }
 }
 
-/// A grant of the writer's lease.
-struct Term {
-    cluster: Cluster,
-    token: AtomicI64,
-    is_trusted: AtomicBool,
-}
-
-impl Tenure for Term {
-    fn name(&self) -> &str {
-        "serve"
-    }
-
-    fn token(&self) -> i64 {
-        self.token.load(Ordering::SeqCst)
-    }
-
-    fn is_trusted(&self) -> bool {
-        self.is_trusted.load(Ordering::SeqCst)
-    }
-
-    fn fence(&self) -> Result<(), Error> {
-        let handed = self.cluster.transfer_by_owner("serve", "w", "w", TTL).unwrap();
-        let lease = handed.transferred().ok_or_else(|| failed("another server writes"))?;
-        self.token.store(lease.token, Ordering::SeqCst);
-        Ok(())
-    }
-
-    fn give_up(&self) {
-        self.is_trusted.store(false, Ordering::SeqCst);
-    }
-
-    fn has_new_access(&self) -> bool {
-        false
-    }
-}
-
 fn failing() -> Arc<Failing> {
     let (rows, fails) = (MemoryEngine::new(), Mutex::new(Fails::Never));
     Arc::new(Failing { rows, fails, commits: AtomicUsize::new(0), late: Mutex::new(None) })
@@ -174,10 +139,24 @@ impl Failing {
     }
 }
 
+/// Claims the writer's lease. No thread renews it: each test is over long before its ttl is.
+fn claim(cluster: Cluster) -> WriterLease {
+    let granted = cluster.claim(WRITER_LEASE, "w", TTL).unwrap().acquired().unwrap();
+    let granted = (granted, SystemClock.now());
+    let (keeper, rows) = (Arc::new(Keeper::new(Arc::new(SystemClock))), cluster.clone());
+    let keep = move |lease, start| {
+        let home = Home { keeper: keeper.clone(), key: String::new() };
+        let acquired = Acquired { granted: Granted::whole(lease), start };
+        keep(&home, acquired, TTL, || Ok(rows.kept_rows()))
+    };
+    let clock = Arc::new(SystemClock);
+    WriterLease::new(cluster, TTL, clock, Box::new(keep), granted, Arc::default()).unwrap()
+}
+
 /// A writer, with its memory.
 struct Writer {
     mirror: Mirror,
-    term: Arc<Term>,
+    lease: Arc<WriterLease>,
     db: Litelease,
 }
 
@@ -186,13 +165,11 @@ impl Writer {
     fn take_over(engine: &Arc<Failing>, clock: fn() -> i64) -> Self {
         let cluster = Cluster::on(engine.rows.clone());
         let _ = cluster.break_lease("serve").unwrap();
-        let lease = cluster.claim("serve", "w", TTL).unwrap().acquired().unwrap();
-        let (token, is_trusted) = (AtomicI64::new(lease.token), AtomicBool::new(true));
-        let term = Arc::new(Term { cluster, token, is_trusted });
+        let lease = Arc::new(claim(cluster));
         let engine: Arc<dyn Engine> = engine.clone();
-        let mut mirror = Mirror::new(engine, term.clone(), clock);
+        let mut mirror = Mirror::new(engine, lease.clone(), clock);
         let db = mirror.load().unwrap();
-        Writer { mirror, term, db }
+        Writer { mirror, lease, db }
     }
 
     /// Does work in a commit. After an error, everything is loaded again.
@@ -286,7 +263,7 @@ fn the_writer_before_stores_nothing_any_more() {
     let next = Writer::take_over(&engine, || 2_000);
     let refused = before.commit(|db| use_everything(db, 1));
     assert!(refused.unwrap_err().to_string().contains("another server has taken over"));
-    assert!(!before.term.is_trusted(), "it gives up");
+    assert!(!before.lease.is_trusted(), "it gives up");
     assert!(before.mirror.check().is_err(), "and answers nothing from memory");
     let stored = everything(&Writer::take_over(&engine, || 2_000).db);
     assert_eq!(stored, everything(&next.db));
@@ -406,7 +383,7 @@ fn a_journal_after_one_that_was_not_completed_survives_a_crash_at_every_call() {
             first.commit(register).unwrap();
             let part = |number: u8| (vec![b'j', 0, 0, 0, number], Some(vec![7]));
             let parts = [0, 1, 2].map(part);
-            let _ = engine.commit_rows("serve", first.term.token(), &parts).unwrap();
+            let _ = engine.commit_rows("serve", first.lease.token(), &parts).unwrap();
             let mut writer = Writer::take_over(&engine, || 2_000);
             let before = everything(&writer.db);
             engine.fail(fails);
@@ -438,7 +415,7 @@ fn nothing_is_stored_on_an_engine_that_may_have_lost_what_was_loaded() {
     engine.rows.edit(|rows| rows.boot += 1);
     assert!(writer.commit(|db| use_everything(db, 1)).is_err());
     assert_eq!(engine.load_rows(b"").unwrap(), before);
-    assert!(!writer.term.is_trusted(), "it must load again, under a lease of its own");
+    assert!(!writer.lease.is_trusted(), "it must load again, under a lease of its own");
     let mut next = Writer::take_over(&engine, || 2_000);
     next.commit(|db| use_everything(db, 1)).unwrap();
 }
@@ -477,7 +454,7 @@ fn definitions_on_the_engine_that_are_not_of_their_table_are_not_run() {
         let engine = failing();
         let mut writer = Writer::take_over(&engine, || 2_000);
         let row = (b"slitelease_x".to_vec(), Some(sql.as_bytes().to_vec()));
-        let _ = engine.commit_rows("serve", writer.term.token(), &[row]).unwrap();
+        let _ = engine.commit_rows("serve", writer.lease.token(), &[row]).unwrap();
         writer.mirror.distrust();
         let refused = writer.mirror.load().map(drop).unwrap_err();
         assert!(refused.to_string().contains("not valid"), "{sql}: {refused}");
@@ -573,7 +550,7 @@ fn rows_of_a_newer_format_and_damaged_rows_are_refused_and_the_lease_is_given_up
         let engine = failing();
         let mut writer = Writer::take_over(&engine, || 2_000);
         writer.commit(|db| use_everything(db, 0)).unwrap();
-        let token = writer.term.token();
+        let token = writer.lease.token();
         let _ =
             engine.commit_rows("serve", token, &[(key.to_vec(), Some(value.to_vec()))]).unwrap();
         writer.mirror.distrust();
@@ -581,6 +558,6 @@ fn rows_of_a_newer_format_and_damaged_rows_are_refused_and_the_lease_is_given_up
         let expected =
             if key == b"m" { "update this server" } else { "litelease_pools\\x00......" };
         assert!(refused.contains(expected), "{refused}");
-        assert!(!writer.term.is_trusted());
+        assert!(!writer.lease.is_trusted());
     }
 }

@@ -8,14 +8,14 @@ use litelease::Error;
 use litelease_cluster::{Cluster, Held, HoldError, Lease, TransferResult};
 use litelease_hold::{Clock, Loss, abandon, hold_of};
 
-use super::{Signal, WRITER_LEASE};
-use crate::mirror::{self, Tenure};
+use super::Signal;
+use crate::mirror;
 
 /// Keeps a grant alive that was asked for at a moment.
-pub(super) type Keep = Box<dyn Fn(Lease, Duration) -> Result<Held, HoldError> + Send + Sync>;
+pub(crate) type Keep = Box<dyn Fn(Lease, Duration) -> Result<Held, HoldError> + Send + Sync>;
 
 /// The writer's lease.
-pub(super) struct WriterLease {
+pub(crate) struct WriterLease {
     cluster: Cluster,
     ttl: Duration,
     clock: Arc<dyn Clock>,
@@ -47,7 +47,7 @@ impl State {
 
 impl WriterLease {
     /// Keeps the lease alive that was asked for at `since`.
-    pub(super) fn new(
+    pub(crate) fn new(
         cluster: Cluster,
         ttl: Duration,
         clock: Arc<dyn Clock>,
@@ -62,8 +62,52 @@ impl WriterLease {
         Ok(WriterLease { cluster, ttl, clock, keep, state, has_new_access, stop })
     }
 
+    /// Returns the token under which rows are stored.
+    pub(crate) fn token(&self) -> i64 {
+        self.state().token
+    }
+
+    /// Checks whether the lease can still be trusted, on this machine's own clock.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.state().is_trusted(self.clock.now())
+    }
+
+    /// Takes a new token. What was sent under the one before, and is still on its way to the
+    /// engine, can no longer be stored.
+    pub(crate) fn fence(&self) -> Result<(), Error> {
+        let since = self.clock.now();
+        let lease = {
+            let mut state = self.state();
+            state.is_fencing = state.is_trusted(since);
+            // A lease that was over once stays so: no server would know what was lost before.
+            state.held.as_ref().filter(|_| state.is_fencing).map(Held::lease).ok_or_else(over)?
+        };
+        let fenced = match self.cluster.transfer(&lease, &lease.owner, self.ttl) {
+            Ok(TransferResult::Transferred(next)) => self.replace(next, since),
+            Ok(TransferResult::Rejected { reason, .. }) => {
+                self.give_up();
+                Err(mirror::failed(&format!("another server writes now: {reason}")))
+            }
+            // If the new token is stored all the same, the next renewal of the old one fails.
+            Err(error) => Err(mirror::failed(&error.to_string())),
+        };
+        self.state().is_fencing = false;
+        fenced
+    }
+
+    /// Gives the lease up, because another server has it or nothing can be loaded here.
+    pub(crate) fn give_up(&self) {
+        self.end();
+        self.stop.wake();
+    }
+
+    /// Checks whether access keys have changed since the last call.
+    pub(crate) fn has_new_access(&self) -> bool {
+        self.has_new_access.swap(false, Ordering::AcqRel)
+    }
+
     /// Returns for how long the lease can be trusted if no further renewal succeeds.
-    pub(super) fn trusted_for(&self) -> Duration {
+    pub(crate) fn trusted_for(&self) -> Duration {
         let (state, now) = (self.state(), self.clock.now());
         let until = |held: &Held| hold_of(held).trusted_until().saturating_sub(now);
         let is_trusted = state.is_trusted(now);
@@ -71,17 +115,17 @@ impl WriterLease {
     }
 
     /// Returns why the lease was lost or, before that, why the last renewal failed, if it did.
-    pub(super) fn trouble(&self) -> Option<Loss> {
+    pub(crate) fn trouble(&self) -> Option<Loss> {
         self.state().held.as_ref().and_then(|held| held.lost().reason())
     }
 
     /// Records that access keys have changed.
-    pub(super) fn set_new_access(&self) {
+    pub(crate) fn set_new_access(&self) {
         self.has_new_access.store(true, Ordering::Release);
     }
 
     /// Stops renewing the lease, for good. Its row stays as it is.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if let Some(held) = self.state().held.take() {
             abandon(held);
         }
@@ -110,50 +154,6 @@ impl WriterLease {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Tenure for WriterLease {
-    fn name(&self) -> &str {
-        WRITER_LEASE
-    }
-
-    fn token(&self) -> i64 {
-        self.state().token
-    }
-
-    fn is_trusted(&self) -> bool {
-        self.state().is_trusted(self.clock.now())
-    }
-
-    fn fence(&self) -> Result<(), Error> {
-        let since = self.clock.now();
-        let lease = {
-            let mut state = self.state();
-            state.is_fencing = state.is_trusted(since);
-            // A lease that was over once stays so: no server would know what was lost before.
-            state.held.as_ref().filter(|_| state.is_fencing).map(Held::lease).ok_or_else(over)?
-        };
-        let fenced = match self.cluster.transfer(&lease, &lease.owner, self.ttl) {
-            Ok(TransferResult::Transferred(next)) => self.replace(next, since),
-            Ok(TransferResult::Rejected { reason, .. }) => {
-                self.give_up();
-                Err(mirror::failed(&format!("another server writes now: {reason}")))
-            }
-            // If the new token is stored all the same, the next renewal of the old one fails.
-            Err(error) => Err(mirror::failed(&error.to_string())),
-        };
-        self.state().is_fencing = false;
-        fenced
-    }
-
-    fn give_up(&self) {
-        self.end();
-        self.stop.wake();
-    }
-
-    fn has_new_access(&self) -> bool {
-        self.has_new_access.swap(false, Ordering::AcqRel)
     }
 }
 

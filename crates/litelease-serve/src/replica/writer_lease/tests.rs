@@ -10,6 +10,7 @@ use litelease_hold::{
     Acquired, Current, Due, Granted, HeldGrant, Home, Keeper, Notice, Rows, keep,
 };
 
+use super::super::WRITER_LEASE;
 use super::*;
 
 const TTL: Duration = Duration::from_millis(900);
