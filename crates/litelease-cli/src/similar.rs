@@ -16,7 +16,7 @@ pub(crate) fn similar(db: &Litelease, name: &str) -> Option<String> {
 }
 
 /// Returns a similar name of a place, if `name` is not known there.
-pub(crate) fn similar_at(place: &dyn Target, name: &str) -> Option<String> {
+pub(crate) fn similar_at(place: &Target, name: &str) -> Option<String> {
     let known = place.known();
     if known.iter().any(|other| other == name) { None } else { closest(name, known.into_iter()) }
 }

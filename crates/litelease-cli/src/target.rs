@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use litelease::rusqlite::types::Value;
 use litelease::{
-    ClaimResult, GrantRef, HolderKind, Lease, LeaseRow, Loss, PoolInfo, SlotRow, Status,
+    BreakResult, ClaimResult, GrantRef, HolderKind, Lease, LeaseRow, Loss, PoolInfo, Reason,
+    ReleaseResult, RenewResult, SlotRow, Status, TransferResult, pool_of_name,
 };
 use litelease_hold::Held;
 
@@ -25,70 +26,260 @@ use crate::exit::{Failure, Result};
 use crate::output::printable;
 
 pub(crate) use cluster::Engine;
-pub(crate) use file::not_named;
 pub(crate) use server::{failure, lent};
 
-/// The verbs that commands use.
-pub(crate) trait Target: Send {
+use file::{File, not_named};
+use server::Server;
+
+/// A place with leases. A verb that a place does not have is refused.
+pub(crate) enum Target {
+    File(File),
+    Server(Server),
+    Engine(Engine),
+}
+
+impl Target {
+    /// Returns where the command works. Opens nothing yet.
+    pub(crate) fn open(common: &Common) -> Result<Self> {
+        match (common.server()?, EngineUrl::of(common)?) {
+            (Some(url), _) => Ok(Target::Server(Server::open(url)?)),
+            (None, Some(url)) => Ok(Target::Engine(Engine::new(url))),
+            (None, None) => Ok(Target::File(File::new(common)?)),
+        }
+    }
+
     /// Returns the file or the URL, for messages.
-    fn shown(&self) -> String;
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Target::File(file) => file.shown(),
+            Target::Server(server) => server.url.clone(),
+            Target::Engine(engine) => engine.shown(),
+        }
+    }
+
     /// Returns what a command that runs here finds in its environment.
-    fn variables(&self) -> Vec<Variable>;
+    pub(crate) fn variables(&self) -> Vec<Variable> {
+        match self {
+            Target::File(file) => file.variables(),
+            Target::Server(server) => server.variables(),
+            Target::Engine(engine) => engine.variables(),
+        }
+    }
+
     /// Makes sure that something was ever leased here.
-    fn check(&self) -> Result<()> {
-        Err(not_here(&self.shown()))
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Target::File(file) => file.open().map(drop),
+            Target::Server(_) => Err(self.not_here()),
+            Target::Engine(engine) => engine.check(),
+        }
     }
-    fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult>;
-    fn renew(&self, grant: &GrantArgument, ttl: Duration) -> Result<Verdict<Lease>>;
+
+    pub(crate) fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
+        match self {
+            Target::File(file) => file.claim(ask),
+            Target::Server(server) => server.claim(ask),
+            Target::Engine(engine) => engine.claim(ask),
+        }
+    }
+
+    pub(crate) fn renew(&self, grant: &GrantArgument, ttl: Duration) -> Result<Verdict<Lease>> {
+        match self {
+            Target::File(file) => Ok(file.open_for(grant)?.renew(grant.named()?, ttl)?.into()),
+            Target::Server(server) => server.renew(grant, ttl),
+            Target::Engine(engine) => {
+                let grant = grant.named()?;
+                engine.granted_here(engine.cluster()?.renew(grant, ttl)?.into())
+            }
+        }
+    }
+
     /// Returns the name and the token that were released.
-    fn release(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>>;
-    fn transfer(&self, grant: &GrantArgument, to: &str, ttl: Duration) -> Result<Verdict<Lease>>;
-    /// Returns the owner and the token that was broken.
-    fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>>;
-    /// Ends any holder's lease on a slot. Returns whether the slot was held under this token.
-    fn break_slot(&self, _name: &str, _position: i64, _token: i64) -> Result<bool> {
-        Err(not_here(&self.shown()))
+    pub(crate) fn release(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
+        match self {
+            Target::File(file) => Ok(file.open_for(grant)?.release(grant.named()?)?.into()),
+            Target::Server(server) => server.release(grant),
+            Target::Engine(engine) => {
+                let grant = grant.named()?;
+                engine.rejected_here(engine.cluster()?.release(grant)?.into())
+            }
+        }
     }
-    /// Ends a lease whose token could not be told to its caller.
-    fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>>;
-    fn inspect(&self, name: &str) -> Result<Option<Lease>>;
-    /// Returns the known names: with `all` also those that nobody has.
-    fn list(&self, all: bool) -> Result<Vec<LeaseRow>>;
-    /// Returns the names under which slots are held. An engine has no slots.
-    fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
-        Ok(Vec::new())
+
+    pub(crate) fn transfer(
+        &self,
+        grant: &GrantArgument,
+        to: &str,
+        ttl: Duration,
+    ) -> Result<Verdict<Lease>> {
+        match self {
+            Target::File(file) => {
+                Ok(file.open_for(grant)?.transfer(grant.named()?, to, ttl)?.into())
+            }
+            Target::Server(server) => server.transfer(grant, to, ttl),
+            Target::Engine(engine) => {
+                let grant = grant.named()?;
+                engine.granted_here(engine.cluster()?.transfer(grant, to, ttl)?.into())
+            }
+        }
     }
-    /// Returns the slots that are held under a name.
-    fn slots(&self, _name: &str) -> Result<Vec<SlotRow>> {
-        Ok(Vec::new())
-    }
-    /// Returns names that may be meant by one that is not known.
-    fn known(&self) -> Vec<String>;
-    /// Waits until nobody has the name. Returns the holder if the time is over before.
-    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>>;
-    /// Watches these names, or all if none is given.
-    fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>>;
-    /// Claims a name, or borrows a slot, and keeps it alive.
-    fn hold(&self, ask: &Ask) -> Result<Tenure>;
+
     /// Notes that the work under a grant goes on. Returns its name and token.
-    fn progress(&self, _: &GrantArgument) -> Result<Verdict<(String, i64)>> {
-        Err(not_here(&self.shown()))
+    pub(crate) fn progress(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
+        match self {
+            Target::File(file) => file.progress(grant),
+            Target::Server(server) => server.progress(grant),
+            Target::Engine(_) => Err(self.not_here()),
+        }
     }
+
+    /// Returns the owner and the token that was broken.
+    pub(crate) fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>> {
+        match self {
+            Target::File(file) => Ok(file.open()?.break_lease(name)?.into()),
+            Target::Server(server) => server.verdict(server.client.break_lease(name)),
+            Target::Engine(engine) => {
+                engine.rejected_here(engine.cluster()?.break_lease(name)?.into())
+            }
+        }
+    }
+
+    /// Ends any holder's lease on a slot. Returns whether the slot was held under this token.
+    pub(crate) fn break_slot(&self, name: &str, position: i64, token: i64) -> Result<bool> {
+        match self {
+            Target::File(file) => {
+                Ok(file.open()?.pools().break_slot(&pool_of_name(name), position, token)?)
+            }
+            Target::Server(server) => {
+                server.client.break_slot(name, position, token).map_err(failure)
+            }
+            Target::Engine(_) => Err(self.not_here()),
+        }
+    }
+
+    /// Ends a lease whose token could not be told to its caller.
+    pub(crate) fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
+        match self {
+            Target::File(file) => Ok(file.open()?.release(lease)?.into()),
+            Target::Server(server) => server.take_back(lease),
+            Target::Engine(engine) => {
+                engine.rejected_here(engine.cluster()?.release(lease)?.into())
+            }
+        }
+    }
+
+    pub(crate) fn inspect(&self, name: &str) -> Result<Option<Lease>> {
+        match self {
+            Target::File(file) => file.inspect(name),
+            Target::Server(server) => server.inspect(name),
+            Target::Engine(engine) => engine.inspect(name),
+        }
+    }
+
+    /// Returns the known names: with `all` also those that nobody has.
+    pub(crate) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
+        match self {
+            Target::File(file) => file.list(all),
+            Target::Server(server) => server.list(all),
+            Target::Engine(engine) => engine.list(all),
+        }
+    }
+
+    /// Returns names that may be meant by one that is not known. A hint only: what was asked for
+    /// reports its own errors.
+    pub(crate) fn known(&self) -> Vec<String> {
+        let is_server = matches!(self, Target::Server(_));
+        self.list(!is_server).unwrap_or_default().into_iter().map(|row| row.name).collect()
+    }
+
+    /// Returns the names under which slots are held. An engine has no slots.
+    pub(crate) fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
+        match self {
+            Target::File(file) => file.pools(),
+            Target::Server(server) => server.pools(),
+            Target::Engine(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the slots that are held under a name.
+    pub(crate) fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
+        match self {
+            Target::File(file) => file.slots(name),
+            Target::Server(server) => server.slots(name),
+            Target::Engine(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Waits until nobody has the name. Returns the holder if the time is over before.
+    pub(crate) fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
+        match self {
+            Target::File(file) => file.wait_free(name, wait),
+            Target::Server(server) => server.wait_free(name, wait),
+            Target::Engine(engine) => engine.wait_free(name, wait),
+        }
+    }
+
+    /// Watches these names, or all if none is given.
+    pub(crate) fn watch(&self, names: &[String]) -> Result<Watching> {
+        match self {
+            Target::File(file) => Ok(Watching::File(file.watch(names)?)),
+            Target::Server(server) => Ok(Watching::Server(server.watch(names)?)),
+            Target::Engine(engine) => Ok(Watching::Engine(engine.watch(names)?)),
+        }
+    }
+
+    /// Claims a name, or borrows a slot, and keeps it alive.
+    pub(crate) fn hold(&self, ask: &Ask) -> Result<Tenure> {
+        match self {
+            Target::File(file) => file.hold(ask),
+            Target::Server(server) => server.hold(ask),
+            Target::Engine(engine) => engine.hold(ask),
+        }
+    }
+
     /// Deletes the rows of names that have not been live since a time, and returns how many.
-    fn purge(&self, _: i64) -> Result<u64> {
-        Err(not_here(&self.shown()))
+    pub(crate) fn purge(&self, before_ms: i64) -> Result<u64> {
+        match self {
+            Target::File(file) => Ok(file.open()?.purge(before_ms)?),
+            Target::Server(_) => Err(self.not_here()),
+            Target::Engine(engine) => Ok(engine.cluster()?.purge(before_ms)?),
+        }
     }
+
     /// Fences off what was granted before a backup came back, and returns the new floor.
-    fn restore_fence(&self, _above: Option<i64>) -> Result<i64> {
-        Err(not_here(&self.shown()))
+    pub(crate) fn restore_fence(&self, above: Option<i64>) -> Result<i64> {
+        match (self, above) {
+            (Target::File(file), None) => Ok(file.open()?.restore_fence()?),
+            (Target::File(file), Some(token)) => Ok(file.open()?.restore_fence_above(token)?),
+            (Target::Server(_), _) => Err(self.not_here()),
+            (Target::Engine(engine), above) => {
+                Ok(engine.cluster()?.restore_fence_above(above.unwrap_or(0))?)
+            }
+        }
     }
+
     /// Returns the secret of a grant that was just claimed, where grants have one.
-    fn secret(&self, _: &Lease) -> Option<String> {
-        None
+    pub(crate) fn secret(&self, lease: &Lease) -> Option<String> {
+        match self {
+            Target::Server(server) => grants::find(&server.url, &lease.name, lease.token),
+            Target::File(_) | Target::Engine(_) => None,
+        }
     }
+
     /// Returns who keeps others from writing, if that can be known.
-    fn writer(&self) -> Option<u32> {
-        None
+    pub(crate) fn writer(&self) -> Option<u32> {
+        match self {
+            Target::File(file) => file.open_if_any().ok().flatten()?.write_lock_pid(),
+            Target::Server(_) | Target::Engine(_) => None,
+        }
+    }
+
+    /// Refuses a verb that this place does not have.
+    fn not_here(&self) -> Failure {
+        Failure::usage(format!(
+            "this works on a file only, not at {}: name the file with --db",
+            printable(&self.shown())
+        ))
     }
 }
 
@@ -130,6 +321,49 @@ impl GrantArgument {
 pub(crate) enum Verdict<T> {
     Done(T),
     Rejected(Rejection),
+}
+
+impl<T> Verdict<T> {
+    fn rejected(reason: &Reason, current: Option<Lease>) -> Self {
+        let is_unknown = *reason == Reason::NeverClaimed;
+        Verdict::Rejected(Rejection { reason: reason.to_string(), is_unknown, current })
+    }
+}
+
+impl From<RenewResult> for Verdict<Lease> {
+    fn from(result: RenewResult) -> Self {
+        match result {
+            RenewResult::Renewed(renewed) => Verdict::Done(renewed),
+            RenewResult::Rejected { reason, current } => Verdict::rejected(&reason, current),
+        }
+    }
+}
+
+impl From<TransferResult> for Verdict<Lease> {
+    fn from(result: TransferResult) -> Self {
+        match result {
+            TransferResult::Transferred(handed) => Verdict::Done(handed),
+            TransferResult::Rejected { reason, current } => Verdict::rejected(&reason, current),
+        }
+    }
+}
+
+impl From<ReleaseResult> for Verdict<(String, i64)> {
+    fn from(result: ReleaseResult) -> Self {
+        match result {
+            ReleaseResult::Released { name, token } => Verdict::Done((name, token)),
+            ReleaseResult::Rejected { reason, current } => Verdict::rejected(&reason, current),
+        }
+    }
+}
+
+impl From<BreakResult> for Verdict<(String, i64)> {
+    fn from(result: BreakResult) -> Self {
+        match result {
+            BreakResult::Broken { owner, killed } => Verdict::Done((owner, killed)),
+            BreakResult::Rejected { reason, current } => Verdict::rejected(&reason, current),
+        }
+    }
 }
 
 /// Why a verb was rejected.
@@ -189,12 +423,32 @@ impl Tenure {
 /// How long a release tries.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// Looks at leases again and again.
-pub(crate) trait Looks {
-    /// Returns what is so now.
-    fn look(&mut self) -> Result<BTreeMap<String, Seen>>;
+/// Reads leases again and again.
+pub(crate) enum Watching {
+    File(file::Watching),
+    Server(server::Watching),
+    Engine(cluster::Watching),
+}
+
+impl Watching {
+    /// Returns the present state.
+    pub(crate) fn read(&mut self) -> Result<BTreeMap<String, Seen>> {
+        match self {
+            Watching::File(file) => file.read(),
+            Watching::Server(server) => server.read(),
+            Watching::Engine(engine) => engine.read(),
+        }
+    }
+
     /// Waits until something may have changed, until a time, or for so long.
-    fn rest(&mut self, until_ms: i64, left: Duration) -> Result<()>;
+    pub(crate) fn wait_for_change(&mut self, until_ms: i64, left: Duration) -> Result<()> {
+        match self {
+            Watching::File(file) => file.watch.wait(file.seen, until_ms, left),
+            Watching::Server(server) => server.wait_for_change(left)?,
+            Watching::Engine(engine) => engine.watch.wait(engine.seen, until_ms, left),
+        }
+        Ok(())
+    }
 }
 
 /// A row with its value, and whether it was live when we looked.
@@ -216,34 +470,12 @@ impl Seen {
     }
 }
 
-/// Returns where the command works. Opens nothing yet.
-pub(crate) fn open(common: &Common) -> Result<Box<dyn Target>> {
-    match (common.server()?, EngineUrl::of(common)?) {
-        (Some(url), _) => Ok(Box::new(server::Server::open(url)?)),
-        (None, Some(url)) => Ok(Box::new(Engine::new(url))),
-        (None, None) => Ok(Box::new(file::File::new(common)?)),
-    }
-}
-
 /// Returns the engine that several machines share, if the command works on one.
 pub(crate) fn engine(common: &Common) -> Result<Option<Engine>> {
     match common.server()? {
         Some(_) => Ok(None),
         None => Ok(EngineUrl::of(common)?.map(Engine::new)),
     }
-}
-
-/// Returns what a command finds in its environment that runs at a server.
-fn of_server(url: &str) -> Vec<Variable> {
-    vec![("LITELEASE_SERVER", Some(url.into())), ("LITELEASE_DB", None)]
-}
-
-/// A server has no such verb.
-fn not_here(shown: &str) -> Failure {
-    Failure::usage(format!(
-        "this works on a file only, not at {}: name the file with --db",
-        printable(shown)
-    ))
 }
 
 /// Returns the variables that a lease on a name has.

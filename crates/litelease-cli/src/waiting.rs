@@ -10,7 +10,7 @@ use litelease::Lease;
 use crate::Common;
 use crate::holder::Holder;
 use crate::output::{complain, held_by};
-use crate::target::{self, Target};
+use crate::target::Target;
 
 /// Shorter waits are not reported.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
@@ -46,13 +46,13 @@ fn tell(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
         pause = if told.is_empty() { FIRST_LOOK } else { PAUSE };
         // A connection of its own: the one that waits is in use. What cannot be seen now may be
         // seen later.
-        let place = target::open(common).ok()?;
+        let place = Target::open(common).ok()?;
         let writer = place.writer();
         let (key, line) = match place.inspect(name).ok().flatten() {
             Some(current) => (format!("token {}", current.token), for_holder(&current)),
             // Seen twice, it is more than a commit.
             None if writer.is_some() && writer == last_writer => {
-                (format!("writer {writer:?}"), for_writer(&*place)?)
+                (format!("writer {writer:?}"), for_writer(&place)?)
             }
             None => {
                 last_writer = writer;
@@ -73,6 +73,6 @@ fn for_holder(current: &Lease) -> String {
     format!("{} unless renewed{what}", held_by(current))
 }
 
-fn for_writer(place: &dyn Target) -> Option<String> {
+fn for_writer(place: &Target) -> Option<String> {
     Some(format!("pid {} is writing {}", place.writer()?, place.shown()))
 }

@@ -7,7 +7,7 @@ use super::{is_sure, nothing_was_done};
 use crate::Common;
 use crate::exit::{Result, code};
 use crate::output::{owner, printable, remark, slot_lease};
-use crate::target::{self, Target, Verdict};
+use crate::target::{Target, Verdict};
 
 /// End any holder's lease, and raise its token so that the old holder is refused
 ///
@@ -31,10 +31,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     let name = printable(&args.name);
     if let Some(position) = args.slot {
-        return break_slot(&args, position, &*place, common);
+        return break_slot(&args, position, &place, common);
     }
     if !args.yes
         && let Some(current) = place.inspect(&args.name)?
@@ -56,12 +56,12 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             remark(common, value, &text)?;
             Ok(code::OK)
         }
-        Verdict::Rejected(rejection) => rejected_at(common, &*place, &args.name, &rejection),
+        Verdict::Rejected(rejection) => rejected_at(common, &place, &args.name, &rejection),
     }
 }
 
 /// Ends the lease of whatever process holds a slot.
-fn break_slot(args: &Args, position: i64, place: &dyn Target, common: &Common) -> Result<u8> {
+fn break_slot(args: &Args, position: i64, place: &Target, common: &Common) -> Result<u8> {
     let what = format!("slot {position} of {}", printable(&args.name));
     let held = place.slots(&args.name)?.into_iter().find(|row| row.slot.position == position);
     let note = held.as_ref().and_then(|row| row.note.clone());

@@ -10,7 +10,7 @@ use crate::Common;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result};
 use crate::output::{answer, busy, lease};
-use crate::target::{self, Claim};
+use crate::target::{Claim, Target};
 use crate::waiting::while_waiting;
 
 /// Claim a name for a script, and print its token
@@ -50,9 +50,9 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     if who.as_deref() == Some("") {
         return Err(Failure::usage("--owner is empty: leave it out, or give a text"));
     }
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     if !wait.is_zero() {
-        nesting::check(&*place, &name)?;
+        nesting::check(&place, &name)?;
     }
     // This process ends at once; the script that called it goes on.
     let who = who.unwrap_or_else(|| Identity::of_parent().to_string());
@@ -64,7 +64,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
                 shown["grant"] = secret.into();
             }
             let told = answer(common, shown, &granted.token.to_string());
-            unless_told(&*place, &granted, told)
+            unless_told(&place, &granted, told)
         }
         ClaimResult::Busy(current) => busy(common, &current),
     }

@@ -12,7 +12,7 @@ use crate::duration::shown;
 use crate::engine_url::EngineUrl;
 use crate::exit::{Result, code};
 use crate::output::{GREEN, RED, YELLOW, owner, printable, process, say};
-use crate::target::{Engine, Target};
+use crate::target::Engine;
 
 /// Check the file or the engine with the leases, and say what to do
 #[derive(clap::Args)]
@@ -78,7 +78,7 @@ fn look_at_engine(engine: &Engine, note: Note<'_>) {
         }
         Err(failure) => return note("engine", Wrong, failure.to_string()),
     }
-    match engine.check().and_then(|()| engine.list(true)) {
+    match engine.check().and_then(|()| engine.rows()) {
         Ok(leases) => {
             holders(&leases, note);
             let newest = leases.iter().map(|lease| lease.token).max().unwrap_or(0);

@@ -67,7 +67,7 @@ impl Grant {
 }
 
 /// Releases a new grant whose token could not be printed: its caller does not know of it.
-pub(crate) fn unless_told(place: &dyn Target, granted: &Lease, told: Result<()>) -> Result<u8> {
+pub(crate) fn unless_told(place: &Target, granted: &Lease, told: Result<()>) -> Result<u8> {
     let Err(failure) = told else { return Ok(code::OK) };
     let (name, token) = (printable(&granted.name), granted.token);
     Err(failure.adding(match place.take_back(granted) {
@@ -102,7 +102,7 @@ pub(crate) fn rejected(
 /// Reports that a verb was rejected at a place, and why.
 pub(crate) fn rejected_at(
     common: &Common,
-    place: &dyn Target,
+    place: &Target,
     name: &str,
     rejection: &Rejection,
 ) -> Result<u8> {

@@ -12,7 +12,7 @@ pub(super) const OWNERS: &str = "LITELEASE_OWNERS";
 /// Refuses to wait for a name that a `litelease run` around this process has. Owner texts are
 /// unique to one grant of one name in one file, so nothing else needs to be compared; one that is
 /// over is in no row.
-pub(super) fn check(place: &dyn Target, name: &str) -> Result<()> {
+pub(super) fn check(place: &Target, name: &str) -> Result<()> {
     let Some(outer) = outer() else { return Ok(()) };
     match place.inspect(name)? {
         Some(current) if outer.lines().any(|owner| owner == current.owner) => {

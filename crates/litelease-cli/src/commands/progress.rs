@@ -6,7 +6,7 @@ use super::grant::{Grant, GrantOfRun, rejected_at};
 use crate::Common;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
-use crate::target::{self, Verdict};
+use crate::target::{Target, Verdict};
 
 /// Note that the work under a lease makes progress
 ///
@@ -22,13 +22,13 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let grant: Grant = args.grant.named()?;
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     match place.progress(&grant.argument())? {
         Verdict::Done((name, token)) => {
             let text = format!("{}: progress is noted", printable(&name));
             remark(common, json!({ "progress": name, "token": token }), &text)?;
             Ok(code::OK)
         }
-        Verdict::Rejected(rejection) => rejected_at(common, &*place, grant.name(), &rejection),
+        Verdict::Rejected(rejection) => rejected_at(common, &place, grant.name(), &rejection),
     }
 }

@@ -8,7 +8,7 @@ use crate::Common;
 use crate::duration::parse_positive;
 use crate::exit::{Failure, Result, code};
 use crate::output::remark;
-use crate::target;
+use crate::target::Target;
 
 /// Delete the rows of names that were not leased for a while; their tokens are not reused
 #[derive(clap::Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let age_ms = i64::try_from(args.older_than.as_millis())
         .map_err(|_| Failure::usage("--older-than is too long: give a shorter time"))?;
-    let purged = target::open(common)?.purge(litelease::now_ms().saturating_sub(age_ms))?;
+    let purged = Target::open(common)?.purge(litelease::now_ms().saturating_sub(age_ms))?;
     remark(common, json!({ "purged": purged }), &format!("purged {purged}"))?;
     Ok(code::OK)
 }

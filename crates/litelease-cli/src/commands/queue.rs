@@ -19,7 +19,7 @@ use crate::duration::{parse, parse_positive, shown};
 use crate::exit::{Failure, Result, code};
 use crate::output::{answer, complain, lines, printable, remark, say, say_text, time_left};
 use crate::stream::write_bytes;
-use crate::target::queues::{self, Delivery, Queues, Receipt};
+use crate::target::queues::{Delivery, Queues, Receipt};
 
 /// Send, receive and look after the items of queues
 ///
@@ -161,7 +161,7 @@ enum Verb {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = &*queues::open(common)?;
+    let place = &Queues::open(common)?;
     match args.verb {
         Verb::Send { queue, body, file, delay, key } => {
             let body = read_body(body, file)?;
@@ -226,7 +226,7 @@ fn sent(queue: &str, id: i64, common: &Common) -> Result<u8> {
     Ok(code::OK)
 }
 
-fn receive(place: &dyn Queues, queue: &str, visibility: Duration, common: &Common) -> Result<u8> {
+fn receive(place: &Queues, queue: &str, visibility: Duration, common: &Common) -> Result<u8> {
     let Some(item) = place.receive(queue, visibility)? else {
         let text = format!("{}: nothing is visible", printable(queue));
         match common.json {
@@ -311,7 +311,7 @@ fn no(value: Value, text: &str, common: &Common) -> Result<u8> {
     Ok(code::NO)
 }
 
-fn list_queues(place: &dyn Queues, common: &Common) -> Result<u8> {
+fn list_queues(place: &Queues, common: &Common) -> Result<u8> {
     let queues = place.list()?;
     if common.json {
         say(&queues.iter().map(entry).collect::<Value>().to_string())?;
@@ -358,7 +358,7 @@ fn entry(queue: &QueueInfo) -> Value {
 const PIECE: usize = 64 * 1024;
 
 /// Prints items as they are read: a queue may be longer than the memory.
-fn list_items(place: &dyn Queues, queue: &str, only_dead: bool, common: &Common) -> Result<u8> {
+fn list_items(place: &Queues, queue: &str, only_dead: bool, common: &Common) -> Result<u8> {
     let now_ms = litelease::now_ms();
     let (mut text, mut count, mut told) = (String::new(), 0_u64, Ok(()));
     let mut each = |item: ItemInfo| {
@@ -438,13 +438,7 @@ fn row(
     format!("{}\n", line.trim_end())
 }
 
-fn discard(
-    place: &dyn Queues,
-    queue: &str,
-    id: Option<i64>,
-    yes: bool,
-    common: &Common,
-) -> Result<u8> {
+fn discard(place: &Queues, queue: &str, id: Option<i64>, yes: bool, common: &Common) -> Result<u8> {
     place.check()?;
     let what = id.map_or("all dead items".into(), |id| format!("the dead item {id}"));
     if !yes && !is_sure(&format!("Delete {what} of {}?", printable(queue)), "discard")? {
@@ -469,7 +463,7 @@ fn counted(what: &str, count: u64, id: Option<i64>, common: &Common) -> Result<u
 }
 
 fn cancel(
-    place: &dyn Queues,
+    place: &Queues,
     queue: &str,
     id: Option<i64>,
     key: Option<&str>,
@@ -494,7 +488,7 @@ fn cancel(
     }
 }
 
-fn delete(place: &dyn Queues, queue: &str, yes: bool, common: &Common) -> Result<u8> {
+fn delete(place: &Queues, queue: &str, yes: bool, common: &Common) -> Result<u8> {
     place.check()?;
     let name = printable(queue);
     if !yes && let Some(info) = place.info(queue)? {

@@ -6,7 +6,7 @@ use super::grant::{Grant, rejected_at};
 use crate::Common;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
-use crate::target::{self, Verdict};
+use crate::target::{Target, Verdict};
 
 /// End a lease that was claimed
 #[derive(clap::Args)]
@@ -18,7 +18,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     let grant = args.grant.argument();
     match place.release(&grant)? {
         Verdict::Done((name, token)) => {
@@ -26,6 +26,6 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             remark(common, json!({ "released": name, "token": token }), &text)?;
             Ok(code::OK)
         }
-        Verdict::Rejected(rejection) => rejected_at(common, &*place, &grant.name, &rejection),
+        Verdict::Rejected(rejection) => rejected_at(common, &place, &grant.name, &rejection),
     }
 }

@@ -7,7 +7,7 @@ use crate::Common;
 use crate::duration::parse_positive;
 use crate::exit::{Result, code};
 use crate::output::{answer, lease};
-use crate::target::{self, Verdict};
+use crate::target::{Target, Verdict};
 
 /// Prolong a lease that was claimed, and print its token
 #[derive(clap::Args)]
@@ -22,13 +22,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     let grant = args.grant.argument();
     match place.renew(&grant, args.ttl)? {
         Verdict::Done(renewed) => {
             answer(common, lease(&renewed), &renewed.token.to_string())?;
             Ok(code::OK)
         }
-        Verdict::Rejected(rejection) => rejected_at(common, &*place, &grant.name, &rejection),
+        Verdict::Rejected(rejection) => rejected_at(common, &place, &grant.name, &rejection),
     }
 }

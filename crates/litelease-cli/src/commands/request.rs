@@ -9,8 +9,9 @@ use super::nesting;
 use crate::duration::{parse, parse_positive};
 use crate::exit::Result;
 use crate::output::{answer, busy, lease};
+use crate::target::Target;
 use crate::waiting::while_waiting;
-use crate::{Common, database, target};
+use crate::{Common, database};
 
 /// Ask the holder of a name to give it up, wait for it, and print the new token
 ///
@@ -40,14 +41,14 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let Args { name, within, ttl, wait } = args;
     let wait = wait.unwrap_or(Duration::MAX);
     let db = database::open_patiently(common, wait)?;
-    nesting::check(&*target::open(common)?, &name)?;
+    nesting::check(&Target::open(common)?, &name)?;
     // The script that called this one goes on; its text is fresh for each attempt.
     let who = Identity::of_parent().to_string();
     let claimed = while_waiting(common, &name, || db.request_wait(&name, &who, ttl, within, wait))?;
     match claimed {
         ClaimResult::Acquired(granted) => {
             let told = answer(common, lease(&granted), &granted.token.to_string());
-            unless_told(&*target::open(common)?, &granted, told)
+            unless_told(&Target::open(common)?, &granted, told)
         }
         ClaimResult::Busy(current) => busy(common, &current),
     }

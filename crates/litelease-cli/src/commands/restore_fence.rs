@@ -6,7 +6,7 @@ use super::{is_sure, nothing_was_done};
 use crate::Common;
 use crate::exit::{Result, code};
 use crate::output::answer;
-use crate::target;
+use crate::target::Target;
 
 /// Fence a file that was restored from a backup: end every lease and raise every token
 ///
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     place.check()?;
     let question = format!("End every lease in {}, and raise every token?", place.shown());
     if !args.yes && !is_sure(&question, "fence it")? {

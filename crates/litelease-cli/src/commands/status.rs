@@ -15,7 +15,7 @@ use crate::output::{
     complain, entry, lines, owner, printable, process, remark, say, slot_lease, slots, time_left,
 };
 use crate::similar::{hint, similar_at};
-use crate::target::{self, Target};
+use crate::target::Target;
 
 /// Show who has what, since when and for how long
 ///
@@ -39,9 +39,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     if let Some(name) = &args.slots {
-        return show_slots(name, &*place, common);
+        return show_slots(name, &place, common);
     }
     let now_ms = litelease::now_ms();
     let is_wanted = |listed: &LeaseRow| args.names.is_empty() || args.names.contains(&listed.name);
@@ -50,10 +50,10 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         let all: Vec<Value> = listed.iter().map(entry).collect();
         say(&Value::from(all).to_string())?;
     } else if listed.is_empty() {
-        remark(common, Value::Null, &nobody(&args.names, &*place)?)?;
+        remark(common, Value::Null, &nobody(&args.names, &place)?)?;
     } else {
         say(&table("NAME", &listed, now_ms))?;
-        let slots = held_slots(&args.names, &*place)?;
+        let slots = held_slots(&args.names, &place)?;
         if !slots.is_empty() && !common.quiet {
             complain(&format!("litelease: {slots}"));
         }
@@ -63,7 +63,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
 
 /// Says that nobody has what was asked for, and in which file: another user or another `--db` has
 /// another one.
-fn nobody(names: &[String], place: &dyn Target) -> Result<String> {
+fn nobody(names: &[String], place: &Target) -> Result<String> {
     let names_shown = || names.iter().map(|name| printable(name)).collect::<Vec<_>>().join(" or ");
     let what = match names {
         [] => "no name is leased".into(),
@@ -81,7 +81,7 @@ fn nobody(names: &[String], place: &dyn Target) -> Result<String> {
 const MOST_POOLS: usize = 10;
 
 /// Says which slots are held, of these names or of all, and how to see them; nothing if none is.
-fn held_slots(names: &[String], place: &dyn Target) -> Result<String> {
+fn held_slots(names: &[String], place: &Target) -> Result<String> {
     let mut pools = place.pools()?;
     pools.retain(|(name, _)| names.is_empty() || names.contains(name));
     let counts = pools
@@ -102,7 +102,7 @@ fn held_slots(names: &[String], place: &dyn Target) -> Result<String> {
 }
 
 /// Shows the slots of a name that are held.
-fn show_slots(name: &str, place: &dyn Target, common: &Common) -> Result<u8> {
+fn show_slots(name: &str, place: &Target, common: &Common) -> Result<u8> {
     let held = place.slots(name)?;
     if common.json {
         say(&slots(&held).to_string())?;

@@ -9,7 +9,8 @@ use super::{is_sure, nothing_was_done};
 use crate::duration::parse_positive;
 use crate::exit::Result;
 use crate::output::{answer, complain, lease, owner, printable};
-use crate::{Common, database, target};
+use crate::target::Target;
+use crate::{Common, database};
 
 /// End any holder's lease and claim the name in one step, and print the new token
 ///
@@ -53,5 +54,5 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         let (name, who) = (printable(&name), owner(&from.owner));
         complain(&format!("litelease: {name} was taken over from {who}, token {}", from.token));
     }
-    unless_told(&*target::open(common)?, &taken.lease, told)
+    unless_told(&Target::open(common)?, &taken.lease, told)
 }

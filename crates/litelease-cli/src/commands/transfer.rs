@@ -7,7 +7,7 @@ use crate::Common;
 use crate::duration::parse_positive;
 use crate::exit::Result;
 use crate::output::{answer, lease};
-use crate::target::{self, Verdict};
+use crate::target::{Target, Verdict};
 
 /// Hand a lease to a new owner, and print its new token
 ///
@@ -27,13 +27,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     let grant = args.grant.argument();
     match place.transfer(&grant, &args.to, args.ttl)? {
         Verdict::Done(handed) => {
             let told = answer(common, lease(&handed), &handed.token.to_string());
-            unless_told(&*place, &handed, told)
+            unless_told(&place, &handed, told)
         }
-        Verdict::Rejected(rejection) => rejected_at(common, &*place, &grant.name, &rejection),
+        Verdict::Rejected(rejection) => rejected_at(common, &place, &grant.name, &rejection),
     }
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::nesting;
+use crate::Common;
 use crate::duration::parse;
 use crate::exit::{Result, code};
 use crate::output::{lease, owner, printable, remark};
 use crate::similar::{hint, similar_at};
+use crate::target::Target;
 use crate::waiting::while_waiting;
-use crate::{Common, target};
 
 /// Wait until nobody has a name, without claiming it
 #[derive(clap::Args)]
@@ -27,14 +28,14 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let name = printable(&args.name);
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     if args.wait != Some(Duration::ZERO) {
-        nesting::check(&*place, &args.name)?;
+        nesting::check(&place, &args.name)?;
     }
     let wait = args.wait.unwrap_or(Duration::MAX);
     match while_waiting(common, &args.name, || place.wait_free(&args.name, wait))? {
         None => {
-            let hint = hint(similar_at(&*place, &args.name).as_ref());
+            let hint = hint(similar_at(&place, &args.name).as_ref());
             let text = format!("{name}: nobody has it in {}{hint}", place.shown());
             remark(common, json!({ "free": args.name }), &text)?;
             Ok(code::OK)

@@ -10,7 +10,7 @@ use crate::Common;
 use crate::duration::parse;
 use crate::exit::{Result, code};
 use crate::output::{GREEN, RED, YELLOW, entry, owner, printable, say};
-use crate::target::{self, Seen};
+use crate::target::{Seen, Target};
 
 /// Print a line for every grant, release and expiry, and every new value, as they happen
 ///
@@ -29,11 +29,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let mut looks = target::open(common)?.watch(&args.names)?;
+    let mut watching = Target::open(common)?.watch(&args.names)?;
     let begin = Instant::now();
     let mut known = BTreeMap::new();
     loop {
-        let now = looks.look()?;
+        let now = watching.read()?;
         for (name, listed) in &now {
             for event in events(known.get(name), listed) {
                 tell(common.json, event, listed)?;
@@ -47,7 +47,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         if left.is_zero() {
             return Ok(code::OK);
         }
-        looks.rest(next_ms, left)?;
+        watching.wait_for_change(next_ms, left)?;
     }
 }
 

@@ -9,7 +9,7 @@ use crate::exit::{Result, code};
 use crate::holder::Holder;
 use crate::output::{answer, lease, printable, remark, slot_lease, slots, time_left};
 use crate::similar::{hint, similar_at};
-use crate::target;
+use crate::target::Target;
 
 /// Show which process has a name or its slots, since when and for how long
 #[derive(clap::Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     let name = printable(&args.name);
     if let Some(current) = place.inspect(&args.name)? {
         answer(common, lease(&current), &format!("{name}: {}", described(&current)))?;
@@ -30,7 +30,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     }
     let held = place.slots(&args.name)?;
     if held.is_empty() {
-        let similar = similar_at(&*place, &args.name);
+        let similar = similar_at(&place, &args.name);
         let text = format!("{name}: nobody has it in {}{}", place.shown(), hint(similar.as_ref()));
         remark(common, Value::Null, &text)?;
         return Ok(code::NO);

@@ -4,14 +4,11 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use litelease::{
-    BreakResult, ClaimResult, GrantRef, Lease, LeaseRow, ReleaseResult, RenewResult, Status,
-    TransferResult,
-};
+use litelease::{ClaimResult, Lease, LeaseRow, Status};
 use litelease_cluster::{Cluster, Error, HoldError, HoldOptions, Watch};
 
-use super::file::{busy, rejected, released};
-use super::{Ask, Claim, GrantArgument, Looks, Seen, Target, Tenure, Variable, Verdict, of_lease};
+use super::file::busy;
+use super::{Ask, Claim, Seen, Tenure, Variable, Verdict, of_lease};
 use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result};
 
@@ -99,17 +96,24 @@ impl Engine {
         lease.map(|lease| self.here(lease)).transpose()
     }
 
-    fn released<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<Verdict<(String, i64)>> {
-        Ok(match self.cluster()?.release(grant)? {
-            ReleaseResult::Rejected { reason, current } => {
-                rejected(&reason, self.here_if_any(current)?)
-            }
-            done => released(done),
-        })
+    /// Returns a verdict whose leases have the times of this machine's clock.
+    pub(super) fn granted_here(&self, verdict: Verdict<Lease>) -> Result<Verdict<Lease>> {
+        match verdict {
+            Verdict::Done(lease) => Ok(Verdict::Done(self.here(lease)?)),
+            rejected => self.rejected_here(rejected),
+        }
+    }
+
+    /// Does the same for a verdict that names a lease only when it rejects.
+    pub(super) fn rejected_here<T>(&self, mut verdict: Verdict<T>) -> Result<Verdict<T>> {
+        if let Verdict::Rejected(rejection) = &mut verdict {
+            rejection.current = self.here_if_any(rejection.current.take())?;
+        }
+        Ok(verdict)
     }
 
     /// Returns all rows, with the times of this machine's clock.
-    fn rows(&self) -> Result<Vec<LeaseRow>> {
+    pub(crate) fn rows(&self) -> Result<Vec<LeaseRow>> {
         let here = |mut row: LeaseRow| {
             if let Some((_, until_ms)) = &mut row.tenure {
                 *until_ms = self.here_ms(*until_ms)?;
@@ -118,24 +122,22 @@ impl Engine {
         };
         self.reading(Cluster::list)?.into_iter().map(here).collect()
     }
-}
 
-impl Target for Engine {
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         self.url.shown().to_owned()
     }
 
-    fn variables(&self) -> Vec<Variable> {
+    pub(super) fn variables(&self) -> Vec<Variable> {
         // Without the password: a command that needs it finds $LITELEASE_PASSWORD_FILE.
         vec![("LITELEASE_DB", Some(self.url.bare().into())), ("LITELEASE_SERVER", None)]
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.cluster()?.inspect("")?;
         Ok(())
     }
 
-    fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
+    pub(super) fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
         let Claim { name, owner, ttl, wait, above } = *ask;
         let claimed = self.granting(|cluster| match above {
             Some(above) => Ok(cluster.claim_above(name, owner, ttl, above)?),
@@ -148,60 +150,18 @@ impl Target for Engine {
         })
     }
 
-    fn renew(&self, grant: &GrantArgument, ttl: Duration) -> Result<Verdict<Lease>> {
-        let grant = grant.named()?;
-        Ok(match self.cluster()?.renew(grant, ttl)? {
-            RenewResult::Renewed(renewed) => Verdict::Done(self.here(renewed)?),
-            RenewResult::Rejected { reason, current } => {
-                rejected(&reason, self.here_if_any(current)?)
-            }
-        })
-    }
-
-    fn release(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
-        self.released(grant.named()?)
-    }
-
-    fn transfer(&self, grant: &GrantArgument, to: &str, ttl: Duration) -> Result<Verdict<Lease>> {
-        let grant = grant.named()?;
-        Ok(match self.cluster()?.transfer(grant, to, ttl)? {
-            TransferResult::Transferred(handed) => Verdict::Done(self.here(handed)?),
-            TransferResult::Rejected { reason, current } => {
-                rejected(&reason, self.here_if_any(current)?)
-            }
-        })
-    }
-
-    fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>> {
-        Ok(match self.cluster()?.break_lease(name)? {
-            BreakResult::Broken { owner, killed } => Verdict::Done((owner, killed)),
-            BreakResult::Rejected { reason, current } => {
-                rejected(&reason, self.here_if_any(current)?)
-            }
-        })
-    }
-
-    fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
-        self.released(lease)
-    }
-
-    fn inspect(&self, name: &str) -> Result<Option<Lease>> {
+    pub(super) fn inspect(&self, name: &str) -> Result<Option<Lease>> {
         self.here_if_any(self.reading(|cluster| cluster.inspect(name))?)
     }
 
-    fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
+    pub(super) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         let mut rows = self.rows()?;
         let now_ms = litelease::now_ms();
         rows.retain(|row| all || row.status(now_ms) == Some(Status::Live));
         Ok(rows)
     }
 
-    fn known(&self) -> Vec<String> {
-        // A hint only: whatever goes wrong here is told by what was asked for.
-        self.rows().unwrap_or_default().into_iter().map(|row| row.name).collect()
-    }
-
-    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
+    pub(super) fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
         // A script goes on when a name is free. With the URL of another database it must not.
         self.check()?;
         let (begin, watch) = (Instant::now(), self.cluster()?.watch());
@@ -217,16 +177,16 @@ impl Target for Engine {
         }
     }
 
-    fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>> {
+    pub(super) fn watch(&self, names: &[String]) -> Result<Watching> {
         // Tables that are missing are told at once, and so is an engine that cannot be reached.
         self.cluster()?.list()?;
         let cluster = self.cluster()?.clone();
         let watch = cluster.watch();
         let engine = Engine { cluster: cluster.into(), ..Engine::new(self.url.clone()) };
-        Ok(Box::new(Looking { engine, watch, names: names.to_vec(), seen: 0 }))
+        Ok(Watching { engine, watch, names: names.to_vec(), seen: 0 })
     }
 
-    fn hold(&self, ask: &Ask) -> Result<Tenure> {
+    pub(super) fn hold(&self, ask: &Ask) -> Result<Tenure> {
         let given = [
             ("--slots", ask.slots.is_some()),
             ("--value", ask.value.is_some()),
@@ -246,26 +206,18 @@ impl Target for Engine {
         let variables = of_lease(&Lease { expires_at_ms, ..held.lease() }, None);
         Ok(Tenure::new(held, variables))
     }
-
-    fn purge(&self, before_ms: i64) -> Result<u64> {
-        Ok(self.cluster()?.purge(before_ms)?)
-    }
-
-    fn restore_fence(&self, above: Option<i64>) -> Result<i64> {
-        Ok(self.cluster()?.restore_fence_above(above.unwrap_or(0))?)
-    }
 }
 
-/// Looks at all rows whenever something has changed.
-struct Looking {
+/// Reads all rows whenever something has changed.
+pub(crate) struct Watching {
     engine: Engine,
-    watch: Watch,
+    pub(super) watch: Watch,
     names: Vec<String>,
-    seen: u32,
+    pub(super) seen: u32,
 }
 
-impl Looks for Looking {
-    fn look(&mut self) -> Result<BTreeMap<String, Seen>> {
+impl Watching {
+    pub(super) fn read(&mut self) -> Result<BTreeMap<String, Seen>> {
         self.seen = self.watch.changes();
         let mut rows = self.engine.rows()?;
         rows.retain(|row| self.names.is_empty() || self.names.contains(&row.name));
@@ -275,10 +227,5 @@ impl Looks for Looking {
             (row.name.clone(), Seen { row, value: None, was_live })
         });
         Ok(seen.collect())
-    }
-
-    fn rest(&mut self, until_ms: i64, left: Duration) -> Result<()> {
-        self.watch.wait(self.seen, until_ms, left);
-        Ok(())
     }
 }

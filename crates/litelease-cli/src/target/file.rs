@@ -5,22 +5,18 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use litelease::{
-    BreakResult, ClaimResult, Error, GrantResult, HoldError, HoldOptions, HolderKind, Lease,
-    LeaseRow, ListedLease, Litelease, PoolInfo, Reason, ReleaseResult, RenewResult, SlotRow,
-    Status, TransferResult, Watch, pool_of_name,
+    ClaimResult, Error, GrantResult, HoldError, HoldOptions, HolderKind, Lease, LeaseRow,
+    ListedLease, Litelease, PoolInfo, SlotRow, Status, Watch, pool_of_name,
 };
 
-use super::{
-    Ask, Claim, GrantArgument, Looks, Rejection, Seen, Target, Tenure, Variable, Verdict, note,
-    of_lease, of_slot,
-};
+use super::{Ask, Claim, GrantArgument, Seen, Tenure, Variable, Verdict, note, of_lease, of_slot};
 use crate::exit::{Failure, Result, code};
 use crate::output::{self, held_by, printable};
 use crate::{Common, database};
 
 /// A file, opened by each verb as it needs it.
-pub(super) struct File {
-    common: Common,
+pub(crate) struct File {
+    pub(super) common: Common,
     path: PathBuf,
 }
 
@@ -28,33 +24,34 @@ impl File {
     pub(super) fn new(common: &Common) -> Result<Self> {
         Ok(File { common: common.clone(), path: database::path(common)? })
     }
-}
 
-/// A command line names no grant.
-pub(crate) fn not_named(name: &str) -> Failure {
-    let name = printable(name);
-    Failure::usage(format!(
-        "the token of {name} is missing: add --token TOKEN, the number that litelease claim \
-         printed (directly inside litelease run {name} it is not needed)"
-    ))
-}
+    /// Opens the file, which must exist.
+    pub(super) fn open(&self) -> Result<Litelease> {
+        database::open_existing(&self.common)
+    }
 
-impl Target for File {
-    fn shown(&self) -> String {
+    /// Opens the file for a verb on a grant. A command line that names none is refused first.
+    pub(super) fn open_for(&self, grant: &GrantArgument) -> Result<Litelease> {
+        grant.named()?;
+        self.open()
+    }
+
+    /// Opens the file, or returns `None` if nothing was ever leased in it.
+    pub(super) fn open_if_any(&self) -> Result<Option<Litelease>> {
+        database::look(&self.common)
+    }
+
+    pub(super) fn shown(&self) -> String {
         self.path.display().to_string()
     }
 
-    fn variables(&self) -> Vec<Variable> {
+    pub(super) fn variables(&self) -> Vec<Variable> {
         // The child may have another working directory one day; the path should still be right.
         let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
         vec![("LITELEASE_DB", Some(path.into())), ("LITELEASE_SERVER", None)]
     }
 
-    fn check(&self) -> Result<()> {
-        database::open_existing(&self.common).map(drop)
-    }
-
-    fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
+    pub(super) fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
         let db = database::open_patiently(&self.common, ask.wait)?;
         Ok(match ask.above {
             Some(above) => db.claim_above(ask.name, ask.owner, ask.ttl, above)?,
@@ -62,91 +59,49 @@ impl Target for File {
         })
     }
 
-    fn renew(&self, grant: &GrantArgument, ttl: Duration) -> Result<Verdict<Lease>> {
-        let (grant, db) = (grant.named()?, database::open_existing(&self.common)?);
-        Ok(match db.renew(grant, ttl)? {
-            RenewResult::Renewed(renewed) => Verdict::Done(renewed),
-            RenewResult::Rejected { reason, current } => rejected(&reason, current),
-        })
-    }
-
-    fn release(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
-        let (grant, db) = (grant.named()?, database::open_existing(&self.common)?);
-        Ok(released(db.release(grant)?))
-    }
-
-    fn transfer(&self, grant: &GrantArgument, to: &str, ttl: Duration) -> Result<Verdict<Lease>> {
-        let (grant, db) = (grant.named()?, database::open_existing(&self.common)?);
-        Ok(match db.transfer(grant, to, ttl)? {
-            TransferResult::Transferred(handed) => Verdict::Done(handed),
-            TransferResult::Rejected { reason, current } => rejected(&reason, current),
-        })
-    }
-
-    fn progress(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
-        let (grant, db) = (grant.named()?, database::open_existing(&self.common)?);
+    pub(super) fn progress(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
+        let (grant, db) = (grant.named()?, self.open()?);
         Ok(match db.progress(grant)? {
             GrantResult::Done => Verdict::Done((grant.name.to_owned(), grant.token)),
-            GrantResult::Stale { reason } => rejected(&reason, None),
+            GrantResult::Stale { reason } => Verdict::rejected(&reason, None),
         })
     }
 
-    fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>> {
-        Ok(match database::open_existing(&self.common)?.break_lease(name)? {
-            BreakResult::Broken { owner, killed } => Verdict::Done((owner, killed)),
-            BreakResult::Rejected { reason, current } => rejected(&reason, current),
-        })
-    }
-
-    fn break_slot(&self, name: &str, position: i64, token: i64) -> Result<bool> {
-        let db = database::open_existing(&self.common)?;
-        Ok(db.pools().break_slot(&pool_of_name(name), position, token)?)
-    }
-
-    fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
-        Ok(released(database::open_existing(&self.common)?.release(lease)?))
-    }
-
-    fn inspect(&self, name: &str) -> Result<Option<Lease>> {
-        let Some(db) = database::look(&self.common)? else { return Ok(None) };
+    pub(super) fn inspect(&self, name: &str) -> Result<Option<Lease>> {
+        let Some(db) = self.open_if_any()? else { return Ok(None) };
         let lease = db.inspect(name)?;
         check_not_retired(&db, lease.is_none())?;
         Ok(lease)
     }
 
-    fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
+    pub(super) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         let now_ms = litelease::now_ms();
-        let Some(db) = database::look(&self.common)? else { return Ok(Vec::new()) };
+        let Some(db) = self.open_if_any()? else { return Ok(Vec::new()) };
         let rows = db.list()?;
         let is_live = |row: &LeaseRow| row.status(now_ms) == Some(Status::Live);
         check_not_retired(&db, !rows.iter().any(is_live))?;
         Ok(rows.into_iter().filter(|row| all || is_live(row)).collect())
     }
 
-    fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
-        let Some(db) = database::look(&self.common)? else { return Ok(Vec::new()) };
+    pub(super) fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
+        let Some(db) = self.open_if_any()? else { return Ok(Vec::new()) };
         let start = pool_of_name("");
         let named = db.pools().in_use(&start)?.into_iter();
         Ok(named.map(|(id, info)| (id[start.len()..].to_owned(), info)).collect())
     }
 
-    fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
-        let Some(db) = database::look(&self.common)? else { return Ok(Vec::new()) };
+    pub(super) fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
+        let Some(db) = self.open_if_any()? else { return Ok(Vec::new()) };
         match db.pools().slots(&pool_of_name(name)) {
             Err(Error::NoSuchPool) => Ok(Vec::new()),
             slots => Ok(slots?),
         }
     }
 
-    fn known(&self) -> Vec<String> {
-        // A hint only: whatever goes wrong here is told by what was asked for.
-        self.list(true).unwrap_or_default().into_iter().map(|row| row.name).collect()
-    }
-
-    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
+    pub(super) fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
         // A script goes on when a name is free. With a wrong path it must not.
         database::check_existing(&self.path)?;
-        let Some(db) = database::look(&self.common)? else { return Ok(None) };
+        let Some(db) = self.open_if_any()? else { return Ok(None) };
         let begin = Instant::now();
         let watch = db.watch();
         loop {
@@ -163,13 +118,13 @@ impl Target for File {
         }
     }
 
-    fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>> {
-        let db = database::open_existing(&self.common)?;
+    pub(super) fn watch(&self, names: &[String]) -> Result<Watching> {
+        let db = self.open()?;
         let (watch, names) = (db.watch(), names.to_vec());
-        Ok(Box::new(Looking { db, watch, names, seen: 0 }))
+        Ok(Watching { db, watch, names, seen: 0 })
     }
 
-    fn hold(&self, ask: &Ask) -> Result<Tenure> {
+    pub(super) fn hold(&self, ask: &Ask) -> Result<Tenure> {
         let db = database::open_patiently(&self.common, ask.wait)?;
         if let Some(count) = ask.slots {
             let pool = pool_of_name(&ask.name);
@@ -179,7 +134,9 @@ impl Target for File {
             }
             let note = note(HolderKind::Run { group: ask.group });
             let slot = db.hold_slot(&pool, ask.ttl, ask.wait, &note)?;
-            let slot = slot.ok_or_else(|| none_free(self, &ask.name, count))?;
+            let slot = slot.ok_or_else(|| {
+                none_free(&self.slots(&ask.name).unwrap_or_default(), &ask.name, count)
+            })?;
             let variables = of_slot(&ask.name, slot.position(), slot.token());
             return Ok(Tenure::new(slot, variables));
         }
@@ -190,22 +147,15 @@ impl Target for File {
         let variables = of_lease(&held.lease(), None);
         Ok(Tenure { file: Some(self.path.clone()), ..Tenure::new(held, variables) })
     }
+}
 
-    fn purge(&self, before_ms: i64) -> Result<u64> {
-        Ok(database::open_existing(&self.common)?.purge(before_ms)?)
-    }
-
-    fn restore_fence(&self, above: Option<i64>) -> Result<i64> {
-        let db = database::open_existing(&self.common)?;
-        Ok(match above {
-            Some(token) => db.restore_fence_above(token)?,
-            None => db.restore_fence()?,
-        })
-    }
-
-    fn writer(&self) -> Option<u32> {
-        database::look(&self.common).ok().flatten()?.write_lock_pid()
-    }
+/// A command line names no grant.
+pub(super) fn not_named(name: &str) -> Failure {
+    let name = printable(name);
+    Failure::usage(format!(
+        "the token of {name} is missing: add --token TOKEN, the number that litelease claim \
+         printed (directly inside litelease run {name} it is not needed)"
+    ))
 }
 
 /// Refuses to answer that a name is free in a file whose leases were moved.
@@ -229,8 +179,7 @@ pub(super) fn busy(current: &Lease) -> Failure {
 const MOST_HOLDERS: usize = 5;
 
 /// All slots are taken. Says by whom, as far as that can be read.
-pub(super) fn none_free(place: &dyn Target, name: &str, count: i64) -> Failure {
-    let held = place.slots(name).unwrap_or_default();
+pub(super) fn none_free(held: &[SlotRow], name: &str, count: i64) -> Failure {
     let by = |slot: Lease| format!("{} by {}", slot.name, output::owner(&slot.owner));
     let mut holders: Vec<String> =
         held.iter().take(MOST_HOLDERS).map(output::slot_lease).map(by).collect();
@@ -241,7 +190,7 @@ pub(super) fn none_free(place: &dyn Target, name: &str, count: i64) -> Failure {
     if !holders.is_empty() {
         text += &format!(": {}", holders.join(", "));
     }
-    Failure::new(code::NO, "Busy", text).because_of(output::slots(&held))
+    Failure::new(code::NO, "Busy", text).because_of(output::slots(held))
 }
 
 fn options(ask: &Ask) -> HoldOptions {
@@ -258,28 +207,16 @@ fn options(ask: &Ask) -> HoldOptions {
     }
 }
 
-pub(super) fn rejected<T>(reason: &Reason, current: Option<Lease>) -> Verdict<T> {
-    let is_unknown = *reason == Reason::NeverClaimed;
-    Verdict::Rejected(Rejection { reason: reason.to_string(), is_unknown, current })
-}
-
-pub(super) fn released(result: ReleaseResult) -> Verdict<(String, i64)> {
-    match result {
-        ReleaseResult::Released { name, token } => Verdict::Done((name, token)),
-        ReleaseResult::Rejected { reason, current } => rejected(&reason, current),
-    }
-}
-
-/// Looks at a file whenever it has changed.
-struct Looking {
+/// Reads a file whenever it has changed.
+pub(crate) struct Watching {
     db: Litelease,
-    watch: Watch,
+    pub(super) watch: Watch,
     names: Vec<String>,
-    seen: u32,
+    pub(super) seen: u32,
 }
 
-impl Looks for Looking {
-    fn look(&mut self) -> Result<BTreeMap<String, Seen>> {
+impl Watching {
+    pub(super) fn read(&mut self) -> Result<BTreeMap<String, Seen>> {
         self.seen = self.watch.changes();
         database::check_moved(&self.db)?;
         let now_ms = litelease::now_ms();
@@ -303,10 +240,5 @@ impl Looks for Looking {
             }
         }
         Ok(found)
-    }
-
-    fn rest(&mut self, until_ms: i64, left: Duration) -> Result<()> {
-        self.watch.wait(self.seen, until_ms, left);
-        Ok(())
     }
 }

@@ -13,15 +13,15 @@ use litelease_client::{
 use super::file::{busy, none_free, not_named};
 use super::queues::stored;
 use super::{
-    Ask, Claim, GrantArgument, Looks, Rejection, Seen, Target, Tenure, Variable, Verdict, grants,
-    note, of_lease, of_server, of_slot,
+    Ask, Claim, GrantArgument, Rejection, Seen, Tenure, Variable, Verdict, grants, note, of_lease,
+    of_slot,
 };
 use crate::exit::{Failure, Result};
 use crate::output::printable;
 
-pub(super) struct Server {
-    url: String,
-    client: Client,
+pub(crate) struct Server {
+    pub(super) url: String,
+    pub(super) client: Client,
 }
 
 /// How long the end of a hold is tried to be told to the server.
@@ -55,7 +55,7 @@ impl Server {
         Ok(Grant::with_secret(&secret))
     }
 
-    fn verdict<T>(&self, done: std::result::Result<T, Error>) -> Result<Verdict<T>> {
+    pub(super) fn verdict<T>(&self, done: std::result::Result<T, Error>) -> Result<Verdict<T>> {
         let (word, by, current) = match done {
             Ok(done) => return Ok(Verdict::Done(done)),
             Err(Error::Rejected { reason, by, current }) => (reason, by, current),
@@ -76,7 +76,7 @@ fn info(lease: ServedLease) -> Lease {
 }
 
 /// Returns when so much time is over, on this machine's clock.
-fn end_ms(left: Duration) -> i64 {
+pub(super) fn end_ms(left: Duration) -> i64 {
     let left_ms = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
     litelease::now_ms().saturating_add(left_ms)
 }
@@ -120,16 +120,12 @@ pub(crate) fn failure(error: Error) -> Failure {
     }
 }
 
-impl Target for Server {
-    fn shown(&self) -> String {
-        self.url.clone()
+impl Server {
+    pub(super) fn variables(&self) -> Vec<Variable> {
+        vec![("LITELEASE_SERVER", Some((&self.url).into())), ("LITELEASE_DB", None)]
     }
 
-    fn variables(&self) -> Vec<Variable> {
-        of_server(&self.url)
-    }
-
-    fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
+    pub(super) fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
         let above = ask.above.unwrap_or_default();
         let grant = match self.client.claim_above(ask.name, ask.owner, ask.ttl, ask.wait, above) {
             Ok(grant) => grant,
@@ -147,11 +143,7 @@ impl Target for Server {
         Ok(ClaimResult::Acquired(lease))
     }
 
-    fn secret(&self, lease: &Lease) -> Option<String> {
-        grants::find(&self.url, &lease.name, lease.token)
-    }
-
-    fn renew(&self, meant: &GrantArgument, ttl: Duration) -> Result<Verdict<Lease>> {
+    pub(super) fn renew(&self, meant: &GrantArgument, ttl: Duration) -> Result<Verdict<Lease>> {
         let grant = self.find(meant)?;
         let renewed = self.client.renew(&grant, ttl).map(|grant| info(grant.lease));
         if let Ok(lease) = &renewed {
@@ -164,7 +156,7 @@ impl Target for Server {
         self.verdict(renewed)
     }
 
-    fn release(&self, meant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
+    pub(super) fn release(&self, meant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
         let released = self.client.end(&self.find(meant)?);
         let known = |(name, token): (String, i64)| match name.is_empty() {
             true => (meant.name.clone(), meant.token.unwrap_or_default()),
@@ -173,27 +165,24 @@ impl Target for Server {
         self.verdict(released.map(known))
     }
 
-    fn transfer(&self, meant: &GrantArgument, to: &str, ttl: Duration) -> Result<Verdict<Lease>> {
+    pub(super) fn transfer(
+        &self,
+        meant: &GrantArgument,
+        to: &str,
+        ttl: Duration,
+    ) -> Result<Verdict<Lease>> {
         let handed = self.client.transfer(&self.find(meant)?, to, ttl);
         self.verdict(handed.map(info))
     }
 
-    fn progress(&self, meant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
+    pub(super) fn progress(&self, meant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
         let noted = self.client.progress(&self.find(meant)?);
         let token = meant.token.or(meant.run.as_ref().map(|(_, token)| *token));
         let done = noted.map(|()| (meant.name.clone(), token.unwrap_or_default()));
         self.verdict(done)
     }
 
-    fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>> {
-        self.verdict(self.client.break_lease(name))
-    }
-
-    fn break_slot(&self, name: &str, position: i64, token: i64) -> Result<bool> {
-        self.client.break_slot(name, position, token).map_err(failure)
-    }
-
-    fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
+    pub(super) fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
         let (name, token, ttl) = (&lease.name, lease.token, Duration::from_secs(30));
         let grant = match grants::find(&self.url, name, token) {
             Some(secret) => Grant::with_secret(&secret),
@@ -206,11 +195,11 @@ impl Target for Server {
         self.verdict(self.client.end(&grant))
     }
 
-    fn inspect(&self, name: &str) -> Result<Option<Lease>> {
+    pub(super) fn inspect(&self, name: &str) -> Result<Option<Lease>> {
         Ok(self.client.inspect(name).map_err(failure)?.lease.map(info))
     }
 
-    fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
+    pub(super) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         if all {
             return Ok(self
                 .client
@@ -224,22 +213,17 @@ impl Target for Server {
         Ok(leases.into_iter().map(row).collect())
     }
 
-    fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
+    pub(super) fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
         let pools = self.client.pools("").map_err(failure)?;
         let info = |pool: &PoolOfName| PoolInfo { count: pool.count, in_use: pool.in_use };
         Ok(pools.into_iter().map(|pool| (pool.name.clone(), info(&pool))).collect())
     }
 
-    fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
+    pub(super) fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
         Ok(self.client.slots(name).map_err(failure)?.into_iter().map(slot_row).collect())
     }
 
-    fn known(&self) -> Vec<String> {
-        let live = self.client.leases("").unwrap_or_default();
-        live.into_iter().map(|lease| lease.name).collect()
-    }
-
-    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
+    pub(super) fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
         let (begin, watch) = (Instant::now(), self.client.watch_name(name));
         // Asked at once: the time to wait may be short.
         let mut current = self.inspect(name)?;
@@ -254,7 +238,7 @@ impl Target for Server {
         Ok(None)
     }
 
-    fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>> {
+    pub(super) fn watch(&self, names: &[String]) -> Result<Watching> {
         let watch = match names {
             [name] => self.client.watch_name(name),
             names => self.client.watch(&common_start(names)),
@@ -262,17 +246,20 @@ impl Target for Server {
         // A client without threads of its own, to ask how a lease has ended.
         let client = Client::open(&self.url).map_err(failure)?;
         let (seen, news) = (BTreeMap::new(), None);
-        Ok(Box::new(Hearing { client, watch, names: names.to_vec(), seen, news }))
+        Ok(Watching { client, watch, names: names.to_vec(), seen, news })
     }
 
-    fn hold(&self, ask: &Ask) -> Result<Tenure> {
+    pub(super) fn hold(&self, ask: &Ask) -> Result<Tenure> {
         let options = HoldOptions::new(ask.ttl).wait(ask.wait);
         if let Some(count) = ask.slots {
             // As with names, no process on the server's file judges whether a client is dead.
             let note = note(HolderKind::Claim);
             let slot = self.client.hold_slot(&ask.name, count, options, &note);
             let slot = slot.map_err(|error| match error {
-                Error::NoneFree => none_free(self, &ask.name, i64::from(count)),
+                Error::NoneFree => {
+                    let held = self.slots(&ask.name).unwrap_or_default();
+                    none_free(&held, &ask.name, i64::from(count))
+                }
                 error => failure(error),
             })?;
             return Ok(lent(&ask.name, slot));
@@ -313,8 +300,8 @@ fn kept(held: Held, variables: Vec<Variable>) -> Tenure {
     Tenure { patience: PATIENCE, ..Tenure::new(held, variables) }
 }
 
-/// Hears of leases whenever they change.
-struct Hearing {
+/// Receives the changes that the server reports.
+pub(crate) struct Watching {
     client: Client,
     watch: Watch,
     names: Vec<String>,
@@ -322,8 +309,8 @@ struct Hearing {
     news: Option<News>,
 }
 
-impl Looks for Hearing {
-    fn look(&mut self) -> Result<BTreeMap<String, Seen>> {
+impl Watching {
+    pub(super) fn read(&mut self) -> Result<BTreeMap<String, Seen>> {
         let news = match self.news.take() {
             None if self.seen.is_empty() => self.watch.next(FIRST).map_err(failure)?,
             news => news,
@@ -351,17 +338,12 @@ impl Looks for Hearing {
         Ok(self.seen.clone())
     }
 
-    fn rest(&mut self, _: i64, left: Duration) -> Result<()> {
+    pub(super) fn wait_for_change(&mut self, left: Duration) -> Result<()> {
         // The server tells of expiries, too.
         self.news = self.watch.next(left.min(LONGEST)).map_err(failure)?;
         Ok(())
     }
-}
 
-/// How long to wait for the first news.
-const FIRST: Duration = Duration::from_secs(30);
-
-impl Hearing {
     /// A lease has ended: the server tells its newest token, and its end was known.
     fn ended(&mut self, name: &str) {
         let Some(seen) = self.seen.get_mut(name).filter(|seen| seen.was_live) else { return };
@@ -377,3 +359,6 @@ impl Hearing {
         }
     }
 }
+
+/// How long to wait for the first news.
+const FIRST: Duration = Duration::from_secs(30);

@@ -104,9 +104,9 @@ fn the_project_stays_within_its_budget() {
             51_300,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
-        Row::counted("lines of the Python package", 7_412, python_lines()),
+        Row::counted("lines of the Python package", 7_415, python_lines()),
         Row::listed("functions over 60 lines", 15, code.iter().flat_map(long_functions).collect()),
-        Row::listed("backend traits above the engines", 8, backend_traits(&code)),
+        Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 99, public_names()),
         Row::listed("items that documentation hides", 26, hidden_items(&sources)),
         Row::listed("top-level commands", 34, commands()),
@@ -117,7 +117,7 @@ fn the_project_stays_within_its_budget() {
         ),
         Row::listed("lines of docs/ that do", 146, lines_with(&pages, has_vague_word)),
         Row::listed("documentation without a verb", 290, lines_with(&sources, begins_vaguely)),
-        Row::listed("definitions under names to retire", 145, names_to_retire(&code)),
+        Row::listed("definitions under names to retire", 141, names_to_retire(&code)),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();
     assert!(over.is_empty(), "{}", over.join("\n"));

@@ -12,10 +12,9 @@ use super::nesting;
 use super::run::child;
 use crate::Common;
 use crate::duration::{parse, parse_positive};
-use crate::engine_url::EngineUrl;
 use crate::exit::Result;
 use crate::output::{complain, printable};
-use crate::target::{self, Ask};
+use crate::target::{Ask, Target};
 
 /// Hold a lease beside a program in any language, until its pipe closes
 ///
@@ -86,11 +85,11 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     // must not go to a successor while that process may still work.
     let group = child::own_group();
     let ask = Ask { name, ttl, wait, group, value, progress_within, max_time, slots };
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     if ask.slots.is_none() {
-        nesting::check(&*place, &ask.name)?;
+        nesting::check(&place, &ask.name)?;
     }
-    let is_file = common.server()?.is_none() && EngineUrl::of(common)?.is_none();
+    let is_file = matches!(place, Target::File(_));
     if std::io::stdin().is_terminal() && !common.quiet && !common.json {
         complain(&format!("litelease: Ctrl-D or Ctrl-C releases {}", printable(&ask.name)));
     }

@@ -17,7 +17,7 @@ use crate::Common;
 use crate::duration::{parse, parse_positive, shown};
 use crate::exit::{Failure, Result};
 use crate::output::printable;
-use crate::target::{self, Ask};
+use crate::target::{Ask, Target};
 use crate::waiting::while_waiting;
 
 /// Run a command under a lease, so that only one runs at a time
@@ -115,7 +115,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     }
     check_grace("ttl", args.ttl, grace)?;
     args.command.check(&format!("run {}", printable(&args.name)))?;
-    let place = target::open(common)?;
+    let place = Target::open(common)?;
     if args.slots.is_some() && (args.value.is_some() || args.is_limited()) {
         return Err(Failure::usage(
             "--slots does not work with --value, --progress-within or --max-time: leave those out",
@@ -140,7 +140,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         match ask.slots {
             Some(_) => place.hold(&ask),
             None => while_waiting(&teller, &ask.name, || {
-                nesting::check(&*place, &ask.name)?;
+                nesting::check(&place, &ask.name)?;
                 place.hold(&ask)
             }),
         }

@@ -23,7 +23,7 @@ use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{complain, printable};
 use crate::target::Variable;
-use crate::target::queues::{self, Options, Queues, WorkItem, Worker};
+use crate::target::queues::{Options, Queues, WorkItem, Worker};
 
 /// Something that has happened.
 enum Event {
@@ -82,7 +82,7 @@ struct State {
 }
 
 pub(super) fn run(args: Args, common: &Common) -> Result<u8> {
-    let place: Arc<dyn Queues> = Arc::from(queues::open(common)?);
+    let place = Queues::open(common)?;
     let variables = place.variables();
     child::hear_of_children();
     // There is one thread. It is needed until the process ends, which it learns from that.

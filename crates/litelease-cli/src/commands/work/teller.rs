@@ -1,7 +1,6 @@
 //! Shows at a terminal how the queue stands and how fast the work goes.
 
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,12 +18,12 @@ const PAUSE: Duration = Duration::from_secs(3);
 
 /// Prints a line now and then if standard error is a terminal and `--quiet` was not given. Nobody
 /// waits for its end: the terminal may be stopped.
-pub(super) fn start(common: &Common, place: Arc<dyn Queues>, queue: &str, worker: Worker) {
+pub(super) fn start(common: &Common, place: Queues, queue: &str, worker: Worker) {
     if !is_wanted(common) {
         return;
     }
     let queue = queue.to_owned();
-    let tell = move || tell(&*place, &queue, &worker);
+    let tell = move || tell(&place, &queue, &worker);
     let _ = thread::Builder::new().name("teller".into()).spawn(tell);
 }
 
@@ -46,7 +45,7 @@ fn is_wanted(common: &Common) -> bool {
     !common.quiet && !common.json && std::io::stderr().is_terminal()
 }
 
-fn tell(place: &dyn Queues, queue: &str, worker: &Worker) {
+fn tell(place: &Queues, queue: &str, worker: &Worker) {
     let (mut last, mut last_look, mut told) = (WorkerCounts::default(), Instant::now(), None);
     let mut pause = PAUSE;
     loop {
