@@ -192,6 +192,11 @@ impl Target {
         self.list(!is_server).unwrap_or_default().into_iter().map(|row| row.name).collect()
     }
 
+    /// Checks whether there can be slots. An engine has none.
+    pub(crate) fn has_slots(&self) -> bool {
+        !matches!(self, Target::Engine(_))
+    }
+
     /// Returns the names under which slots are held. An engine has no slots.
     pub(crate) fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
         match self {

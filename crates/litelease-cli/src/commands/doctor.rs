@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use litelease::rusqlite::{self, Connection};
-use litelease::{BootRecord, EpochInfo, Identity, LeaseRow, Litelease, Status};
+use litelease::{BootRecord, EpochInfo, Identity, LeaseRow, Litelease, Status, pool_of_name};
 use serde_json::{Value, json};
 
 use crate::Common;
@@ -11,7 +11,7 @@ use crate::database;
 use crate::duration::shown;
 use crate::engine_url::EngineUrl;
 use crate::exit::{Result, code};
-use crate::output::{GREEN, RED, YELLOW, owner, printable, process, say};
+use crate::output::{GREEN, RED, YELLOW, owner, printable, process, say, slot_lease};
 use crate::target::Engine;
 
 /// Check the file or the engine with the leases, and say what to do
@@ -121,6 +121,7 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
     match db.list() {
         Ok(leases) => {
             holders(&leases, note);
+            slots(&db, note);
             guards(&db, note);
             queues(&db, note);
             side_tables(&db, note);
@@ -362,14 +363,7 @@ fn holders(leases: &[LeaseRow], note: Note<'_>) {
     for (lease, (who, expiry)) in live.filter_map(|lease| Some((lease, lease.tenure.as_ref()?))) {
         count += 1;
         let (name, left) = (printable(&lease.name), shown(expiry - now_ms));
-        if process(who) == "dead" {
-            let way = match Identity::parse(who).is_some_and(|holder| holder.is_dead()) {
-                true => "the next run or hold takes it over at once".into(),
-                false => format!("free in {left}; litelease break {name} frees it now"),
-            };
-            let text = format!("{name}: {} is gone, {way}", owner(who));
-            note("holder", Warn, text);
-        }
+        dead_holder(&name, who, &left, &format!("litelease break {name}"), note);
         if expiry - now_ms > YEAR_MS {
             note("clock", Warn, format!("{name} lasts {left} more: check the clock of this host"));
         }
@@ -379,6 +373,45 @@ fn holders(leases: &[LeaseRow], note: Note<'_>) {
         many => format!("{many} names"),
     };
     note("leases", Fine, format!("{names}, {count} of them live"));
+}
+
+/// Reports a holder whose process has ended, and how to free what it held.
+fn dead_holder(what: &str, who: &str, left: &str, command: &str, note: Note<'_>) {
+    if process(who) == "dead" {
+        let way = match Identity::parse(who).is_some_and(|holder| holder.is_dead()) {
+            true => "the next run or hold takes it over at once".into(),
+            false => format!("free in {left}; {command} frees it now"),
+        };
+        note("holder", Warn, format!("{what}: {} is gone, {way}", owner(who)));
+    }
+}
+
+/// Looks for slots by name whose holders have ended.
+fn slots(db: &Litelease, note: Note<'_>) {
+    let start = pool_of_name("");
+    let held = db.pools().in_use(&start).and_then(|pools| {
+        let rows =
+            |(id, _): (String, _)| Ok((id[start.len()..].to_owned(), db.pools().slots(&id)?));
+        pools.into_iter().map(rows).collect::<litelease::Result<Vec<_>>>()
+    });
+    let held = match held {
+        Ok(held) => held,
+        Err(error) => return note("slots", Wrong, error.to_string()),
+    };
+    let (mut count, now_ms) = (0, litelease::now_ms());
+    for (name, rows) in &held {
+        for row in rows {
+            count += 1;
+            let (name, position) = (printable(name), row.slot.position);
+            let lease = slot_lease(row);
+            let left = shown(lease.expires_at_ms - now_ms);
+            let command = format!("litelease break {name} --slot {position}");
+            dead_holder(&format!("{name} slot {position}"), &lease.owner, &left, &command, note);
+        }
+    }
+    if count > 0 {
+        note("slots", Fine, format!("{count} held by name"));
+    }
 }
 
 impl Finding {

@@ -3,19 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use litelease::SlotRow;
 use litelease::rusqlite::types::Value;
 use serde_json::json;
 
 use crate::Common;
 use crate::duration::parse;
 use crate::exit::{Result, code};
-use crate::output::{GREEN, RED, YELLOW, entry, owner, printable, say};
+use crate::output::{GREEN, RED, YELLOW, entry, owner, printable, say, slot_lease, slots};
 use crate::target::{Seen, Target};
 
 /// Print a line for every grant, release and expiry, and every new value, as they happen
 ///
 /// The present state comes first, then changes in order. It compares the file with its last look,
-/// so what begins and ends in between is not shown.
+/// so what begins and ends in between is not shown. Slots of a name are shown with their position;
+/// one that was returned or broken has "ended". On a server they are asked for once a second.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease watch
@@ -28,10 +30,14 @@ pub(crate) struct Args {
     time: Option<Duration>,
 }
 
+/// How often slots are read, where nothing notifies of them.
+const SLOTS: Duration = Duration::from_secs(1);
+
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let mut watching = Target::open(common)?.watch(&args.names)?;
+    let place = Target::open(common)?;
+    let mut watching = place.watch(&args.names)?;
     let begin = Instant::now();
-    let mut known = BTreeMap::new();
+    let (mut known, mut known_slots) = (BTreeMap::new(), BTreeMap::new());
     loop {
         let now = watching.read()?;
         for (name, listed) in &now {
@@ -39,16 +45,75 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
                 tell(common.json, event, listed)?;
             }
         }
+        let slots = held_slots(&place, &args.names)?;
         let now_ms = litelease::now_ms();
-        let next = now.values().filter(|listed| listed.is_live(now_ms));
-        let next_ms = next.filter_map(Seen::tenure).min().unwrap_or(i64::MAX);
-        known = now;
+        for (event, (name, _), row) in slot_events(&known_slots, &slots, now_ms) {
+            print_slot(common.json, event, name, row)?;
+        }
+        let live = now.values().filter(|listed| listed.is_live(now_ms)).filter_map(Seen::tenure);
+        let lent = slots.values().map(|row| row.slot.expires_at_ms);
+        let next_ms = live.chain(lent).filter(|end_ms| *end_ms > now_ms).min().unwrap_or(i64::MAX);
+        (known, known_slots) = (now, slots);
         let left = args.time.unwrap_or(Duration::MAX).saturating_sub(begin.elapsed());
         if left.is_zero() {
             return Ok(code::OK);
         }
-        watching.wait_for_change(next_ms, left)?;
+        let longest = if place.has_slots() { SLOTS } else { Duration::MAX };
+        watching.wait_for_change(next_ms, left.min(longest))?;
     }
+}
+
+/// Slots by their names and positions.
+type Slots = BTreeMap<(String, i64), SlotRow>;
+
+/// Returns the slots that are held under these names, or under all if none is given.
+fn held_slots(place: &Target, names: &[String]) -> Result<Slots> {
+    let names = match names {
+        [] => place.pools()?.into_iter().map(|(name, _)| name).collect(),
+        names => names.to_vec(),
+    };
+    let mut held = Slots::new();
+    for name in names {
+        let rows = place.slots(&name)?.into_iter();
+        held.extend(rows.map(|row| ((name.clone(), row.slot.position), row)));
+    }
+    Ok(held)
+}
+
+/// Returns what has happened to slots between two looks: first what is over, then what is new.
+fn slot_events<'s>(
+    before: &'s Slots,
+    now: &'s Slots,
+    now_ms: i64,
+) -> Vec<(&'static str, &'s (String, i64), &'s SlotRow)> {
+    let is_in = |slots: &Slots, at: &(String, i64), row: &SlotRow| {
+        slots.get(at).is_some_and(|other| other.slot.token == row.slot.token)
+    };
+    let over = before.iter().filter(|(at, row)| !is_in(now, at, row)).map(|(at, row)| {
+        let is_expired = !row.slot.is_kept() && row.slot.expires_at_ms <= now_ms;
+        (if is_expired { "expired" } else { "ended" }, at, row)
+    });
+    let new = now.iter().filter(|(at, row)| !is_in(before, at, row));
+    over.chain(new.map(|(at, row)| ("granted", at, row))).collect()
+}
+
+fn print_slot(as_json: bool, event: &str, name: &str, row: &SlotRow) -> Result<()> {
+    if as_json {
+        let mut line = slots(std::slice::from_ref(row))[0].take();
+        line["name"] = json!(name);
+        line["event"] = json!(event);
+        line["at_ms"] = json!(litelease::now_ms());
+        return say(&line.to_string());
+    }
+    let colour = match event {
+        "granted" => GREEN,
+        "ended" => YELLOW,
+        _ => RED,
+    };
+    let lease = slot_lease(row);
+    let (name, slot, token) = (printable(name), &lease.name, lease.token);
+    let who = owner(&lease.owner);
+    say(&format!("{colour}{event}{colour:#} {name} {slot} token {token} {who}"))
 }
 
 /// Returns what has happened to a name between two looks, in order.

@@ -245,7 +245,8 @@ impl Server {
         };
         // A client without threads of its own, to ask how a lease has ended.
         let client = Client::open(&self.url).map_err(failure)?;
-        let (seen, news) = (BTreeMap::new(), None);
+        // The first news is the present state.
+        let (seen, news) = (BTreeMap::new(), watch.next(FIRST).map_err(failure)?);
         Ok(Watching { client, watch, names: names.to_vec(), seen, news })
     }
 
@@ -311,11 +312,7 @@ pub(crate) struct Watching {
 
 impl Watching {
     pub(super) fn read(&mut self) -> Result<BTreeMap<String, Seen>> {
-        let news = match self.news.take() {
-            None if self.seen.is_empty() => self.watch.next(FIRST).map_err(failure)?,
-            news => news,
-        };
-        if let Some(news) = news {
+        if let Some(news) = self.news.take() {
             let over: Vec<String> = match news.is_whole {
                 // What is not in a whole state has ended meanwhile.
                 true => self.seen.keys().cloned().collect(),

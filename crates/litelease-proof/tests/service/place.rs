@@ -445,6 +445,63 @@ fn never_more_than_the_slots_run_at_once_also_with_killed_runners() {
     }
 }
 
+/// Slots could be listed and broken, and `watch` showed nothing of them.
+#[test]
+fn slots_are_watched_with_their_positions() {
+    let scene = Scene::new();
+    for is_server in [false, true] {
+        let command = |words: &[&str]| match is_server {
+            true => scene.command(scene.server.address, words),
+            false => scene.desk.command(words),
+        };
+        let ask = |words: &[&str]| told(&ended(&mut command(words)));
+        // A file that is not there yet is not watched.
+        assert_eq!(ask(&["run", "--slots", "2", "other", "--", "true"]).0, 0);
+        let name = format!("watched.{is_server}");
+        let out = fs::File::create(scene.desk.folder.path().join(&name)).unwrap();
+        let mut watch = command(&["watch", "few"]).stdout(out).spawn().unwrap();
+        let shows = |line: &str| {
+            let read = || scene.desk.peek(&name).lines().any(|shown| shown.starts_with(line));
+            eventually(line, read);
+        };
+        let hold =
+            || command(&["run", "--slots", "2", "few", "--", "sleep", "60"]).spawn().unwrap();
+        let mut first = hold();
+        shows("granted few slot 0 token ");
+        let mut second = hold();
+        shows("granted few slot 1 token ");
+        kill(first.id() as i32, SIGTERM);
+        first.wait().unwrap();
+        shows("ended few slot 0 token ");
+        assert_eq!(ask(&["break", "--yes", "few", "--slot", "1"]).0, 0);
+        second.wait().unwrap();
+        shows("ended few slot 1 token ");
+        watch.kill().unwrap();
+        watch.wait().unwrap();
+        let shown = scene.desk.peek(&name);
+        assert!(!shown.contains("other") && shown.lines().count() == 4, "{shown}");
+    }
+}
+
+#[test]
+fn the_doctor_names_slots_whose_holders_are_dead() {
+    let desk = Desk::new();
+    let run = desk.start(&["--slots", "1", "--ttl", "10m", "one"], "echo > began; exec sleep 60");
+    desk.read("began");
+    let (_, said, _) = told(&desk.run(&["doctor"]));
+    assert!(said.contains("1 held by name") && !said.contains("is gone"), "{said}");
+    let (_, slots, _) = told(&desk.run(&["status", "--slots", "one", "--json"]));
+    let group = slots.split(" group ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    run.signal(SIGKILL);
+    let group: i32 = group.parse().unwrap();
+    kill(-group, SIGKILL);
+    run.end();
+    eventually("the doctor reports it", || {
+        let (_, said, _) = told(&desk.run(&["doctor"]));
+        said.contains("one slot 0: ") && said.contains("is gone, the next run or hold takes it")
+    });
+}
+
 #[test]
 fn a_runner_that_is_told_to_end_returns_its_slot_at_once() {
     let scene = Scene::new();
