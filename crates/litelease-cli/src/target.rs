@@ -192,11 +192,6 @@ impl Target {
         self.list(!is_server).unwrap_or_default().into_iter().map(|row| row.name).collect()
     }
 
-    /// Checks whether there can be slots. An engine has none.
-    pub(crate) fn has_slots(&self) -> bool {
-        !matches!(self, Target::Engine(_))
-    }
-
     /// Returns the names under which slots are held. An engine has no slots.
     pub(crate) fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
         match self {
@@ -442,6 +437,30 @@ impl Watching {
             Watching::File(file) => file.read(),
             Watching::Server(server) => server.read(),
             Watching::Engine(engine) => engine.read(),
+        }
+    }
+
+    /// Checks whether there can be slots. An engine has none.
+    pub(crate) fn has_slots(&self) -> bool {
+        !matches!(self, Watching::Engine(_))
+    }
+
+    /// Returns the names under which slots are held. A file is not opened again: another one may
+    /// have come in its place.
+    pub(crate) fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
+        match self {
+            Watching::File(file) => file.pools(),
+            Watching::Server(server) => server.server.pools(),
+            Watching::Engine(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the slots that are held under a name.
+    pub(crate) fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
+        match self {
+            Watching::File(file) => file.slots(name),
+            Watching::Server(server) => server.server.slots(name),
+            Watching::Engine(_) => Ok(Vec::new()),
         }
     }
 

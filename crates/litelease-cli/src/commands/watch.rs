@@ -11,7 +11,7 @@ use crate::Common;
 use crate::duration::parse;
 use crate::exit::{Result, code};
 use crate::output::{GREEN, RED, YELLOW, entry, owner, printable, say, slot_lease, slots};
-use crate::target::{Seen, Target};
+use crate::target::{Seen, Target, Watching};
 
 /// Print a line for every grant, release and expiry, and every new value, as they happen
 ///
@@ -34,8 +34,7 @@ pub(crate) struct Args {
 const SLOTS: Duration = Duration::from_secs(1);
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = Target::open(common)?;
-    let mut watching = place.watch(&args.names)?;
+    let mut watching = Target::open(common)?.watch(&args.names)?;
     let begin = Instant::now();
     let (mut known, mut known_slots) = (BTreeMap::new(), BTreeMap::new());
     loop {
@@ -45,7 +44,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
                 tell(common.json, event, listed)?;
             }
         }
-        let slots = held_slots(&place, &args.names)?;
+        let slots = held_slots(&watching, &args.names)?;
         let now_ms = litelease::now_ms();
         for (event, (name, _), row) in slot_events(&known_slots, &slots, now_ms) {
             print_slot(common.json, event, name, row)?;
@@ -58,7 +57,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         if left.is_zero() {
             return Ok(code::OK);
         }
-        let longest = if place.has_slots() { SLOTS } else { Duration::MAX };
+        let longest = if watching.has_slots() { SLOTS } else { Duration::MAX };
         watching.wait_for_change(next_ms, left.min(longest))?;
     }
 }
@@ -67,14 +66,14 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
 type Slots = BTreeMap<(String, i64), SlotRow>;
 
 /// Returns the slots that are held under these names, or under all if none is given.
-fn held_slots(place: &Target, names: &[String]) -> Result<Slots> {
+fn held_slots(watching: &Watching, names: &[String]) -> Result<Slots> {
     let names = match names {
-        [] => place.pools()?.into_iter().map(|(name, _)| name).collect(),
+        [] => watching.pools()?.into_iter().map(|(name, _)| name).collect(),
         names => names.to_vec(),
     };
     let mut held = Slots::new();
     for name in names {
-        let rows = place.slots(&name)?.into_iter();
+        let rows = watching.slots(&name)?.into_iter();
         held.extend(rows.map(|row| ((name.clone(), row.slot.position), row)));
     }
     Ok(held)

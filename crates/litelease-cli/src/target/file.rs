@@ -84,18 +84,11 @@ impl File {
     }
 
     pub(super) fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
-        let Some(db) = self.open_if_any()? else { return Ok(Vec::new()) };
-        let start = pool_of_name("");
-        let named = db.pools().in_use(&start)?.into_iter();
-        Ok(named.map(|(id, info)| (id[start.len()..].to_owned(), info)).collect())
+        self.open_if_any()?.map_or(Ok(Vec::new()), |db| pools_in(&db))
     }
 
     pub(super) fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
-        let Some(db) = self.open_if_any()? else { return Ok(Vec::new()) };
-        match db.pools().slots(&pool_of_name(name)) {
-            Err(Error::NoSuchPool) => Ok(Vec::new()),
-            slots => Ok(slots?),
-        }
+        self.open_if_any()?.map_or(Ok(Vec::new()), |db| slots_in(&db, name))
     }
 
     pub(super) fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
@@ -146,6 +139,21 @@ impl File {
         })?;
         let variables = of_lease(&held.lease(), None);
         Ok(Tenure { file: Some(self.path.clone()), ..Tenure::new(held, variables) })
+    }
+}
+
+/// Returns the names under which slots are held.
+fn pools_in(db: &Litelease) -> Result<Vec<(String, PoolInfo)>> {
+    let start = pool_of_name("");
+    let named = db.pools().in_use(&start)?.into_iter();
+    Ok(named.map(|(id, info)| (id[start.len()..].to_owned(), info)).collect())
+}
+
+/// Returns the slots that are held under a name.
+fn slots_in(db: &Litelease, name: &str) -> Result<Vec<SlotRow>> {
+    match db.pools().slots(&pool_of_name(name)) {
+        Err(Error::NoSuchPool) => Ok(Vec::new()),
+        slots => Ok(slots?),
     }
 }
 
@@ -216,6 +224,14 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
+    pub(super) fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
+        pools_in(&self.db)
+    }
+
+    pub(super) fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
+        slots_in(&self.db, name)
+    }
+
     pub(super) fn read(&mut self) -> Result<BTreeMap<String, Seen>> {
         self.seen = self.watch.changes();
         database::check_moved(&self.db)?;

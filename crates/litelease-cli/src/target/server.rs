@@ -243,11 +243,11 @@ impl Server {
             [name] => self.client.watch_name(name),
             names => self.client.watch(&common_start(names)),
         };
-        // A client without threads of its own, to ask how a lease has ended.
-        let client = Client::open(&self.url).map_err(failure)?;
+        // With a client that has no threads, to ask how a lease has ended.
+        let server = Server::open(&self.url)?;
         // The first news is the present state.
         let (seen, news) = (BTreeMap::new(), watch.next(FIRST).map_err(failure)?);
-        Ok(Watching { client, watch, names: names.to_vec(), seen, news })
+        Ok(Watching { server, watch, names: names.to_vec(), seen, news })
     }
 
     pub(super) fn hold(&self, ask: &Ask) -> Result<Tenure> {
@@ -303,7 +303,7 @@ fn kept(held: Held, variables: Vec<Variable>) -> Tenure {
 
 /// Receives the changes that the server reports.
 pub(crate) struct Watching {
-    client: Client,
+    pub(super) server: Server,
     watch: Watch,
     names: Vec<String>,
     seen: BTreeMap<String, Seen>,
@@ -344,7 +344,7 @@ impl Watching {
     /// A lease has ended: the server tells its newest token, and its end was known.
     fn ended(&mut self, name: &str) {
         let Some(seen) = self.seen.get_mut(name).filter(|seen| seen.was_live) else { return };
-        let newest = self.client.inspect(name).ok().and_then(|name| name.token);
+        let newest = self.server.client.inspect(name).ok().and_then(|name| name.token);
         let is_expired = seen.tenure().is_some_and(|end_ms| end_ms <= litelease::now_ms());
         seen.was_live = false;
         match newest {

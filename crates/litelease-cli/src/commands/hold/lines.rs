@@ -10,7 +10,8 @@ use super::session::Event;
 use crate::exit::{Failure, Result, code};
 use crate::stream::write_bytes;
 
-/// The longest line that is kept. The rest of a longer one is skipped.
+/// The longest line that is kept. The rest of a longer one is skipped, and what is kept is no
+/// command.
 const LONGEST_LINE: u64 = 1024;
 
 /// How many lines may wait for a program that does not read them.
@@ -42,6 +43,7 @@ fn next_line(input: &mut StdinLock<'_>) -> Option<String> {
     if line.last() != Some(&b'\n') {
         // Too long, or at the end of the input.
         input.skip_until(b'\n').ok().filter(|skipped| *skipped > 0)?;
+        line.extend("…".as_bytes());
     }
     Some(String::from_utf8_lossy(&line).trim().to_owned())
 }

@@ -30,7 +30,8 @@ use crate::target::{Ask, Target};
 ///   release     release the name and exit
 ///   check       print `trusted MILLISECONDS`: the lease is safe for so long after you asked
 ///   progress    note progress, for --progress-within, and print `ok`
-///   hand-over   give the lease to the owner that requests it, print `handed-over TOKEN` and exit
+///   hand-over   give the lease to the owner that requests it, print `handed-over TOKEN` and exit;
+///               on a file only
 ///
 /// With standard input closed or from /dev/null it ends at once and holds nothing.
 #[derive(clap::Args)]
@@ -83,7 +84,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let wait = if nonblock { Duration::ZERO } else { wait.unwrap_or(Duration::MAX) };
     // The work is done by the process that started this one. If only this one is killed, the name
     // must not go to a successor while that process may still work.
-    let group = child::own_group();
+    let group = child::parents_group();
     let ask = Ask { name, ttl, wait, group, value, progress_within, max_time, slots };
     let place = Target::open(common)?;
     if ask.slots.is_none() {

@@ -100,6 +100,10 @@ struct Session {
 impl Session {
     /// Holds the name until it is released or lost.
     fn run(mut self) -> Result<u8> {
+        // This process may have been stopped since the claim.
+        if let Err(lost) = self.tenure.held.check() {
+            return self.lose(&lost.reason);
+        }
         if let Err(failure) = self.voice.granted(&self.tenure) {
             return self.release(Some(failure));
         }

@@ -253,11 +253,14 @@ pub(crate) fn stop_self() {
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Returns the process group of this process, which is that of the program that started it unless
-/// that program chose another.
-pub(crate) fn own_group() -> u32 {
+/// Returns the process group of the program that started this process, which may have given this
+/// process another.
+pub(crate) fn parents_group() -> u32 {
     // SAFETY: no pointers are involved.
-    unsafe { libc::getpgrp() }.unsigned_abs()
+    let group = unsafe { libc::getpgid(libc::getppid()) };
+    // SAFETY: as above.
+    let own = || unsafe { libc::getpgrp() };
+    (if group > 0 { group } else { own() }).unsigned_abs()
 }
 
 /// Reaps every child from now on and tells of it, until there is none left.
