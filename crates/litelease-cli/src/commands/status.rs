@@ -117,7 +117,7 @@ fn show_slots(name: &str, place: &Target, common: &Common) -> Result<u8> {
 }
 
 /// Returns a held slot as a row of the table, by its position.
-fn slot_entry(row: &SlotRow) -> LeaseRow {
+pub(super) fn slot_entry(row: &SlotRow) -> LeaseRow {
     let Lease { owner, token, expires_at_ms, .. } = slot_lease(row);
     let name = row.slot.position.to_string();
     LeaseRow { name, tenure: Some((owner, expires_at_ms)), token }

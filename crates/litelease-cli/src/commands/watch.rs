@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use litelease::SlotRow;
 use litelease::rusqlite::types::Value;
+use litelease::{SlotRow, Status};
 use serde_json::json;
 
+use super::status::slot_entry;
 use crate::Common;
 use crate::duration::parse;
 use crate::exit::{Result, code};
@@ -89,8 +90,8 @@ fn slot_events<'s>(
         slots.get(at).is_some_and(|other| other.slot.token == row.slot.token)
     };
     let over = before.iter().filter(|(at, row)| !is_in(now, at, row)).map(|(at, row)| {
-        let is_expired = !row.slot.is_kept() && row.slot.expires_at_ms <= now_ms;
-        (if is_expired { "expired" } else { "ended" }, at, row)
+        let is_over = slot_entry(row).status(now_ms) != Some(Status::Live);
+        (if is_over && !row.slot.is_kept() { "expired" } else { "ended" }, at, row)
     });
     let new = now.iter().filter(|(at, row)| !is_in(before, at, row));
     over.chain(new.map(|(at, row)| ("granted", at, row))).collect()
