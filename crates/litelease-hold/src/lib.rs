@@ -29,6 +29,8 @@
 #[cfg_attr(not(target_os = "linux"), path = "bell_elsewhere.rs")]
 mod bell;
 mod clock;
+#[cfg(feature = "file")]
+pub mod file;
 mod fork;
 mod held;
 mod hold;

@@ -29,7 +29,7 @@ impl fmt::Display for Lost {
 
 impl std::error::Error for Lost {}
 
-#[cfg(feature = "file")]
+#[cfg(feature = "rusqlite")]
 impl From<Lost> for litelease_store::Error<rusqlite::Error> {
     fn from(lost: Lost) -> Self {
         litelease_store::Error::Hold { kind: "Lost", error: Box::new(lost) }

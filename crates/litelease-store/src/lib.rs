@@ -26,6 +26,7 @@ mod hosted;
 mod keep;
 mod limit;
 mod list;
+mod open;
 mod pool;
 mod pool_rows;
 mod present;
@@ -65,6 +66,7 @@ pub use guard::GuardInfo;
 pub use hosted::{Host, HostedStore, OwnedValue, Rows};
 pub use list::LeaseWalk;
 pub use litelease_core::{Guard, Row};
+pub use open::OpenConnection;
 #[doc(hidden)]
 pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};

@@ -82,8 +82,10 @@ pub struct Api {
         Destructor,
         c_uchar,
     ) -> c_int,
+    pub busy_timeout: unsafe extern "C" fn(*mut sqlite3, c_int) -> c_int,
     pub changes: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub clear_bindings: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
+    pub close_v2: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub column_value: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> *mut sqlite3_value,
     pub create_function_v2: unsafe extern "C" fn(
         *mut sqlite3,
@@ -103,15 +105,22 @@ pub struct Api {
         *mut c_void,
         Destructor,
     ) -> c_int,
+    pub db_config: unsafe extern "C" fn(*mut sqlite3, c_int, ...) -> c_int,
     pub db_filename: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> *const c_char,
+    pub db_mutex: unsafe extern "C" fn(*mut sqlite3) -> *mut c_void,
+    pub db_readonly: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
     pub declare_vtab: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
     pub errmsg: unsafe extern "C" fn(*mut sqlite3) -> *const c_char,
     pub extended_errcode: unsafe extern "C" fn(*mut sqlite3) -> c_int,
+    pub file_control:
+        unsafe extern "C" fn(*mut sqlite3, *const c_char, c_int, *mut c_void) -> c_int,
     pub finalize: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
     pub get_autocommit: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub interrupt: unsafe extern "C" fn(*mut sqlite3),
     pub last_insert_rowid: unsafe extern "C" fn(*mut sqlite3) -> i64,
     pub malloc: unsafe extern "C" fn(c_int) -> *mut c_void,
+    pub open_v2:
+        unsafe extern "C" fn(*const c_char, *mut *mut sqlite3, c_int, *const c_char) -> c_int,
     pub prepare_v3: unsafe extern "C" fn(
         *mut sqlite3,
         *const c_char,
@@ -134,6 +143,7 @@ pub struct Api {
     pub stmt_status: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, c_int) -> c_int,
     pub total_changes: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub txn_state: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
+    pub uri_boolean: unsafe extern "C" fn(*const c_char, *const c_char, c_int) -> c_int,
     pub user_data: unsafe extern "C" fn(*mut sqlite3_context) -> *mut c_void,
     pub value_blob: unsafe extern "C" fn(*mut sqlite3_value) -> *const c_void,
     pub value_bytes: unsafe extern "C" fn(*mut sqlite3_value) -> c_int,
@@ -185,7 +195,7 @@ const SQLITE_PREPARE_PERSISTENT: c_uint = 1;
 const SQLITE_STMTSTATUS_REPREPARE: c_int = 5;
 const SQLITE_DIRECTONLY: c_int = 0x8_0000;
 const SQLITE_INNOCUOUS: c_int = 0x20_0000;
-const MAIN: &CStr = c"main";
+pub(crate) const MAIN: &CStr = c"main";
 
 /// The callers that a function of ours accepts.
 #[derive(Clone, Copy)]
@@ -356,7 +366,7 @@ impl Connection {
         !path.is_null() && unsafe { *path } != 0
     }
 
-    fn path(self) -> *const c_char {
+    pub(crate) fn path(self) -> *const c_char {
         // SAFETY: `db` is open and the name is a C string.
         unsafe { (self.api.db_filename)(self.db, MAIN.as_ptr()) }
     }
@@ -516,7 +526,7 @@ impl Connection {
     }
 
     /// Returns SQLite's message about the call that just failed with `rc`.
-    fn failure(self, rc: c_int) -> Failure {
+    pub(crate) fn failure(self, rc: c_int) -> Failure {
         // SAFETY: `db` is open.
         let (extended, message) =
             unsafe { ((self.api.extended_errcode)(self.db), (self.api.errmsg)(self.db)) };

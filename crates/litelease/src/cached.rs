@@ -8,14 +8,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use litelease_core::{MAX_READ_TTL_MS, is_live};
+use litelease_hold::file::{DatabaseFile, OwnConnection};
 use litelease_hold::{Clock, HolderKind, Identity, SystemClock, Waiter, Window};
 use rusqlite::Connection;
 
+use crate::error::is_locked;
 use crate::error::lift;
-use crate::file::DatabaseFile;
-use crate::kept_rows::is_busy;
+use crate::file::{file_of, open_existing};
 use crate::leases::in_ms;
-use crate::own_connection::{OwnConnection, open_existing};
 use crate::{Error, HoldError, HoldOptions, Litelease, Reader, Transaction, now_ms};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -87,11 +87,11 @@ struct Shared<T> {
     pid: u32,
     load: Load<T>,
     /// Where values are loaded.
-    loads: OwnConnection,
+    loads: OwnConnection<Litelease>,
     /// Held by the thread that loads. Locked before `rows`.
     loading: Mutex<()>,
     /// Where the read is granted, prolonged and given up. Locked before `state`.
-    rows: OwnConnection,
+    rows: OwnConnection<Litelease>,
     state: Mutex<State<T>>,
     changed: Condvar,
 }
@@ -133,7 +133,7 @@ impl Litelease {
         if ttl_ms > most_ms {
             return Err(Error::TtlTooLong { name: name.into(), ttl_ms, most_ms }.into());
         }
-        let file = DatabaseFile::behind(self, self.conn())?;
+        let file = file_of(self)?;
         let loads = OwnConnection::open(&file, BUSY_TIMEOUT)?;
         let rows = OwnConnection::open(&file, GRANT_PATIENCE)?;
         let shared = Arc::new(Shared {
@@ -324,7 +324,7 @@ impl<T> Shared<T> {
             let version = match rows.read(&self.name, &self.reader, self.ttl) {
                 Ok(Some(version)) => version,
                 Ok(None) | Err(Error::ExpiredOnArrival(_)) => return Ok(false),
-                Err(error) if is_busy(&error) => return Ok(false),
+                Err(error) if is_locked(&error) => return Ok(false),
                 Err(error) => return Err(error.into()),
             };
             // Asked again: what was just granted may be in a file that nobody else opens any more.

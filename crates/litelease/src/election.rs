@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use litelease_core::is_live;
+use litelease_hold::file::{DatabaseFile, loss};
 use rusqlite::types::Value;
 use rusqlite::{Connection, ToSql};
 
 use crate::fences::{as_value, owned};
-use crate::file::DatabaseFile;
-use crate::kept_rows::loss;
-use crate::own_connection::open_existing;
+use crate::file::{file_of, open_existing};
 use crate::{
     GrantResult, Held, HoldError, HoldOptions, Litelease, Loss, Lost, Reason, Watch, now_ms,
 };
@@ -132,7 +131,7 @@ impl Election {
     /// Returns the election under `name`, on a connection of its own. Fails for a database in
     /// memory.
     pub fn new(db: &Litelease, name: &str) -> Result<Self> {
-        let file = DatabaseFile::behind(db, db.conn())?;
+        let file = file_of(db)?;
         Ok(Election { name: name.into(), db: open(&file)?, file })
     }
 

@@ -1,5 +1,6 @@
 //! The crate's error: the store's, with SQLite's part as `rusqlite` has it.
 
+use litelease_store::Failure;
 use rusqlite::ffi;
 
 /// What can go wrong. SQLite's own errors come through as `rusqlite::Error`, with their extended
@@ -42,9 +43,31 @@ pub(crate) fn failure(message: &str) -> Error {
 
 /// Converts a result of the store into one of this crate.
 pub(crate) fn lift<T>(result: std::result::Result<T, litelease_store::Error>) -> Result<T> {
-    result.map_err(|error| {
-        error.map_sqlite(|failure| {
-            rusqlite::Error::SqliteFailure(ffi::Error::new(failure.code), Some(failure.message))
-        })
+    result.map_err(raise)
+}
+
+/// Converts an error of the store into one of this crate.
+pub(crate) fn raise(error: litelease_store::Error) -> Error {
+    error.map_sqlite(|failure| {
+        rusqlite::Error::SqliteFailure(ffi::Error::new(failure.code), Some(failure.message))
+    })
+}
+
+/// Checks whether another connection's lock was in the way.
+pub(crate) fn is_locked(error: &Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
+    match error {
+        Error::Sqlite(error) => {
+            matches!(error.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked))
+        }
+        _ => false,
+    }
+}
+
+/// Converts an error of this crate into one of the store.
+pub(crate) fn lower(error: Error) -> litelease_store::Error {
+    error.map_sqlite(|error| {
+        let code = error.sqlite_error().map_or(ffi::SQLITE_ERROR, |error| error.extended_code);
+        Failure { code, message: error.to_string() }
     })
 }

@@ -1,104 +1,54 @@
-//! The file behind a connection: whether it is still there, and who is writing it.
-//!
-//! The database is never opened here: closing it again would drop SQLite's locks on it.
+//! The file behind a connection of `rusqlite`, and connections of our own to it.
 
-use std::ffi::{CStr, c_int};
-use std::fs;
-use std::ops::Deref;
-use std::ptr;
+use std::time::Duration;
 
-use litelease_sys::{FileLock, LockKind, held_locks};
-use rusqlite::{Connection, OpenFlags, ffi};
+use litelease_hold::file::{DatabaseFile, FileHandle, OpenFile, read_once};
+use litelease_store::OpenConnection;
+use rusqlite::{Connection, ffi};
 
-use crate::{HoldError, Leases};
+use crate::error::{lift, raise};
+use crate::{Error, HoldError, Leases, Litelease, Result};
 
-/// The file of a connection, to open other connections to it.
-///
-/// They use the same VFS: those of SQLite lock files in different ways, and two ways on one file
-/// exclude nobody.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DatabaseFile {
-    pub(crate) path: String,
-    /// The name of the VFS; none if SQLite does not tell, and then the default one is used.
-    pub(crate) vfs: Option<String>,
+/// Returns the file of a handle. Fails for a database in memory.
+pub(crate) fn file_of(leases: &Leases) -> Result<DatabaseFile, HoldError> {
+    DatabaseFile::behind(leases.store()).ok_or(HoldError::InMemory)
 }
 
-impl DatabaseFile {
-    /// Returns the file of a connection. Fails for a database in memory.
-    pub(crate) fn behind(leases: &Leases, connection: &Connection) -> Result<Self, HoldError> {
-        let path = leases.store().file().ok_or(HoldError::InMemory)?;
-        Ok(DatabaseFile { path, vfs: vfs(connection) })
-    }
-
-    /// Opens another connection to the file. Never creates it: if it has just been deleted, no
-    /// other process would see the new one's rows.
-    pub(crate) fn connect(&self) -> rusqlite::Result<Connection> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        match &self.vfs {
-            Some(vfs) => Connection::open_with_flags_and_vfs(&self.path, flags, vfs.as_str()),
-            None => Connection::open_with_flags(&self.path, flags),
-        }
+/// Opens another connection to a file that is there.
+pub(crate) fn connect(file: &DatabaseFile, busy_timeout: Duration) -> Result<Connection> {
+    let open = OpenConnection::open(file.api, &file.path, file.vfs.as_deref());
+    let open = lift(open.map_err(litelease_store::Error::from))?;
+    open.connection().set_busy_timeout(busy_timeout);
+    // SAFETY: it is open, a connection of the library that `rusqlite` links, and no other code
+    // closes it. `rusqlite` sets the codes like this where it opens a connection itself.
+    unsafe {
+        let db = open.into_raw().cast();
+        ffi::sqlite3_extended_result_codes(db, 1);
+        Ok(Connection::from_handle_owned(db)?)
     }
 }
 
-impl Deref for DatabaseFile {
-    type Target = str;
+/// Opens another handle to a file that is there.
+pub(crate) fn open_existing(file: &DatabaseFile, busy_timeout: Duration) -> Result<Litelease> {
+    let db = Litelease::from_connection(connect(file, busy_timeout)?);
+    lift(read_once(db.store()))?;
+    Ok(db)
+}
 
-    fn deref(&self) -> &str {
-        &self.path
+impl OpenFile for Litelease {
+    type Error = Error;
+
+    fn error(error: litelease_store::Error) -> Error {
+        raise(error)
+    }
+
+    fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<Self> {
+        open_existing(file, busy_timeout)
     }
 }
 
-/// Returns the name of the VFS that a connection uses.
-fn vfs(connection: &Connection) -> Option<String> {
-    let mut vfs: *mut ffi::sqlite3_vfs = ptr::null_mut();
-    // SAFETY: the connection is open, and SQLite writes one pointer to a VFS, which lives as long
-    // as the connection. Its name ends with a NUL.
-    let name = unsafe {
-        let told = ffi::sqlite3_file_control(
-            connection.handle(),
-            c"main".as_ptr(),
-            ffi::SQLITE_FCNTL_VFS_POINTER,
-            (&raw mut vfs).cast(),
-        );
-        (told == ffi::SQLITE_OK && !vfs.is_null()).then(|| CStr::from_ptr((*vfs).zName))
-    };
-    name.map(|name| name.to_string_lossy().into_owned())
-}
-
-/// Checks whether the file of a connection was moved, deleted or replaced since it was opened.
-/// SQLite still uses the old file, where no other process sees what is granted.
-pub(crate) fn has_moved(connection: &Connection) -> bool {
-    let mut moved: c_int = 0;
-    // SAFETY: the connection is open, and SQLite writes one int.
-    let told = unsafe {
-        ffi::sqlite3_file_control(
-            connection.handle(),
-            c"main".as_ptr(),
-            ffi::SQLITE_FCNTL_HAS_MOVED,
-            (&raw mut moved).cast(),
-        )
-    };
-    told == ffi::SQLITE_OK && moved != 0
-}
-
-/// The bytes that SQLite's writers lock: in the -shm of a file in WAL mode, in the file itself
-/// otherwise.
-const WAL_WRITE_LOCK: u64 = 120;
-const RESERVED_LOCK: u64 = 0x4000_0001;
-
-/// Returns the process that holds the write lock of a database file, if the system tells.
-pub(crate) fn write_lock_pid(path: &str) -> Option<u32> {
-    let locks = held_locks()?;
-    let holder = |path: &str, byte: u64| {
-        let file = fs::metadata(path).ok()?;
-        let excludes = |lock: &&FileLock| {
-            lock.kind == LockKind::Posix
-                && lock.is_exclusive
-                && lock.is_on(&file)
-                && (lock.first..=lock.last).contains(&byte)
-        };
-        locks.iter().find(excludes)?.pid
-    };
-    holder(&format!("{path}-shm"), WAL_WRITE_LOCK).or_else(|| holder(path, RESERVED_LOCK))
+impl FileHandle for Litelease {
+    fn connection(&self) -> litelease_store::Connection {
+        self.store().connection()
+    }
 }

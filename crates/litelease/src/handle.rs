@@ -4,11 +4,11 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
+use litelease_hold::file::write_lock_pid;
 use litelease_sys::create_private;
 use rusqlite::Connection;
 
 use crate::error::lift;
-use crate::file::{has_moved, write_lock_pid};
 use crate::kept::{Kind, Loan};
 use crate::linked::view;
 use crate::{Leases, Result, Transaction};
@@ -153,7 +153,7 @@ impl Litelease {
     /// Checks whether the file was moved, deleted or replaced since it was opened. SQLite still
     /// uses the old file, where no other process sees what is granted.
     pub fn has_moved(&self) -> bool {
-        has_moved(&self.connection)
+        self.leases.store().connection().has_moved()
     }
 
     /// Returns the process that holds the file's write lock right now, if the system tells.

@@ -4,16 +4,15 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use litelease_hold::file::{DatabaseFile, FilePlace, More, granted, loss};
 use litelease_hold::{
     Clock, HandoverRequest, Hold, HolderKind, Identity, Kept, Renewal, SystemClock, Wish,
     held_from, hold, hold_of,
 };
-use rusqlite::Connection;
+use rusqlite::ToSql;
 use rusqlite::types::Value;
 
-use crate::file::DatabaseFile;
-use crate::kept_rows::{loss, renewal};
-use crate::place::{FilePlace, More};
+use crate::fences::as_value;
 use crate::session::Members;
 use crate::{
     GrantRef, HoldError, Lease, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
@@ -160,7 +159,7 @@ macro_rules! holding {
             name: &str,
             options: HoldOptions,
         ) -> std::result::Result<Held, HoldError> {
-            Held::take(self, self.conn(), name, options)
+            Held::take(self, name, options)
         }
     };
 }
@@ -174,15 +173,12 @@ impl LiteleaseRef<'_> {
 }
 
 impl Held {
-    fn take(
-        leases: &Leases,
-        connection: &Connection,
-        name: &str,
-        options: HoldOptions,
-    ) -> Result<Self> {
+    fn take(leases: &Leases, name: &str, options: HoldOptions) -> Result<Self> {
         let HoldOptions { ttl, wait, kind, value, progress_within, max_time, request } = options;
-        let more = More { value: value.as_ref(), progress_within, max_time };
-        let mut place = FilePlace::new(leases, connection, more)?;
+        let value = value.as_ref().map(|value| value.to_sql()).transpose()?;
+        let value = value.as_ref().map(|value| as_value(value, "a value")).transpose()?;
+        let more = More { value, progress_within, max_time };
+        let mut place = FilePlace::new(leases.of_file()?, more)?;
         let owner = Identity::new(kind).to_string();
         // What is granted ends with the limit, too.
         let first = max_time.map_or(ttl, |time| time.min(ttl));
@@ -241,7 +237,7 @@ impl Held {
         let (start, asked_at_ms) = (SystemClock.now(), crate::now_ms());
         match tx.renew(&self.lease(), hold.grant().ttl)? {
             RenewResult::Renewed(lease) => {
-                let renewal = renewal(asked_at_ms, hold.grant().ttl, &lease);
+                let renewal = granted(asked_at_ms, hold.grant().ttl, &lease);
                 tx.with_renewal(PendingRenewal::new(hold.clone(), lease, renewal, start));
                 Ok(())
             }

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use litelease_hold::NoKeeper;
+use litelease_hold::file::FileError;
 
+use crate::error::raise;
 use crate::{Error, Lease, Lost, Reader};
 
 /// What can go wrong with [`hold`](crate::Litelease::hold),
@@ -168,19 +170,13 @@ impl fmt::Display for HoldError {
             HoldError::Lost(lost) => lost.fmt(f),
             HoldError::TtlTooShort(ttl) => Common::TtlTooShort(*ttl).fmt(f),
             HoldError::InvalidWorker(what) => f.write_str(what),
-            HoldError::InMemory => f.write_str(
-                "a database in memory is seen by one connection only: holding, waiting and workers need a file",
-            ),
-            HoldError::InTransaction => f.write_str(
-                "holding and waiting inside a transaction would wait on its snapshot for ever: commit first",
-            ),
+            HoldError::InMemory => FileError::InMemory.fmt(f),
+            HoldError::InTransaction => FileError::InTransaction.fmt(f),
             HoldError::NotRequested => Common::NotRequested.fmt(f),
             HoldError::OtherFile => {
                 f.write_str("the transaction is on another database file than the hold")
             }
-            HoldError::FileMoved(file) => {
-                write!(f, "{file} was moved, deleted or replaced while it was open: open it again")
-            }
+            HoldError::FileMoved(file) => FileError::Moved(file.clone()).fmt(f),
             HoldError::Forked => Common::Forked.fmt(f),
             HoldError::ReadersLeft { name, readers } => {
                 let first = readers.first().map_or("?", |reader| &reader.reader);
@@ -250,8 +246,25 @@ impl From<HoldError> for Error {
     }
 }
 
-impl From<litelease_hold::HoldError<HoldError>> for HoldError {
-    fn from(error: litelease_hold::HoldError<HoldError>) -> Self {
+impl From<litelease_store::Error> for HoldError {
+    fn from(error: litelease_store::Error) -> Self {
+        HoldError::Lease(raise(error))
+    }
+}
+
+impl From<FileError> for HoldError {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::InMemory => HoldError::InMemory,
+            FileError::InTransaction => HoldError::InTransaction,
+            FileError::Moved(file) => HoldError::FileMoved(file),
+            FileError::Verb(error) => error.into(),
+        }
+    }
+}
+
+impl<E: Into<HoldError>> From<litelease_hold::HoldError<E>> for HoldError {
+    fn from(error: litelease_hold::HoldError<E>) -> Self {
         use litelease_hold::HoldError as Common;
         match error {
             Common::Busy(current) => HoldError::Busy(current),
@@ -260,7 +273,7 @@ impl From<litelease_hold::HoldError<HoldError>> for HoldError {
             Common::NotRequested => HoldError::NotRequested,
             Common::Forked => HoldError::Forked,
             Common::NoThread(error) => HoldError::NoThread(error),
-            Common::Lease(error) => error,
+            Common::Lease(error) => error.into(),
         }
     }
 }

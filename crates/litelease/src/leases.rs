@@ -6,11 +6,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use litelease_core::Claimant;
+use litelease_hold::Notifier;
+use litelease_hold::file::FileLeases;
+pub(crate) use litelease_hold::file::in_ms;
 use litelease_store::{Connection, Store, When};
 
 use crate::error::lift;
 use crate::kept::Kind;
-use crate::notify::Notifier;
 use crate::{
     BreakResult, ClaimResult, EpochInfo, Error, GrantRef, Lease, LeaseRow, ReleaseResult,
     RenewResult, Result, TransferResult,
@@ -495,6 +497,11 @@ impl Leases {
         &self.shared.store
     }
 
+    /// Returns the leases as holds and waits use them. Fails as [`verbs`](Leases::verbs) does.
+    pub(crate) fn of_file(&self) -> Result<FileLeases<'_>> {
+        Ok(FileLeases { store: self.verbs()?, notifier: &self.shared.notifier })
+    }
+
     /// Returns the store, for a verb. Fails if the handle demands a transaction and none is open.
     pub(crate) fn verbs(&self) -> Result<&Store> {
         match self.shared.kind {
@@ -505,12 +512,12 @@ impl Leases {
 
     /// Notifies the processes that wait at this file, once what was just done is committed.
     pub(crate) fn notify(&self) {
-        self.shared.notifier.freed(&self.shared.store);
+        self.shared.notifier.freed_in(&self.shared.store);
     }
 
     /// Notifies waiters of what a transaction of ours has freed, after its commit.
     pub(crate) fn committed(&self) {
-        self.shared.notifier.committed(&self.shared.store);
+        self.shared.notifier.committed_in(&self.shared.store);
     }
 
     fn claim_when(
@@ -550,7 +557,7 @@ impl Leases {
         let answer =
             lift(self.verbs()?.release(name, who, self.when, |answer| answer.into_owned()))?;
         if matches!(answer, ReleaseResult::Released { .. }) {
-            self.shared.notifier.freed(&self.shared.store);
+            self.shared.notifier.freed_in(&self.shared.store);
         }
         Ok(answer)
     }
@@ -573,7 +580,7 @@ impl Leases {
         let answer =
             lift(self.verbs()?.break_lease(name, self.when, |answer| answer.into_owned()))?;
         if matches!(answer, BreakResult::Broken { .. }) {
-            self.shared.notifier.freed(&self.shared.store);
+            self.shared.notifier.freed_in(&self.shared.store);
         }
         Ok(answer)
     }
@@ -595,10 +602,4 @@ impl std::fmt::Debug for Leases {
 
 fn any_grant_of(owner: &str) -> Claimant<'_> {
     Claimant { owner, token: None }
-}
-
-/// Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early. A ttl beyond
-/// 64 bits becomes the largest one, which the rule refuses as an overflow at any time after 1970.
-pub(crate) fn in_ms(ttl: Duration) -> i64 {
-    i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }

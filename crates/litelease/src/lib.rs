@@ -46,13 +46,9 @@ mod hold_error;
 mod inner;
 mod keep;
 mod kept;
-mod kept_rows;
 mod leases;
 mod limit;
 mod linked;
-mod notify;
-mod own_connection;
-mod place;
 mod pools;
 mod queue;
 mod raw;
@@ -132,5 +128,5 @@ pub fn now_ms() -> i64 {
 /// Closes the connections of this process's keeper, for a program that is about to end.
 #[doc(hidden)]
 pub fn close_keepers() {
-    place::FILES.stop();
+    litelease_hold::file::FILES.stop();
 }

@@ -34,6 +34,7 @@ pub(crate) mod declared {
             kind: *const c_char,
             destructor: Destructor,
         ) -> c_int;
+        pub(super) fn sqlite3_close_v2(db: *mut sqlite3) -> c_int;
         pub(super) fn sqlite3_prepare_v3(
             db: *mut sqlite3,
             sql: *const c_char,
@@ -89,18 +90,23 @@ macro_rules! linked {
             create_function_v2,
             create_module_v2,
             column_value,
+            db_mutex,
             malloc: ffi::sqlite3_malloc,
+            open_v2,
             // SAFETY: the two types differ only in what the pointer points to, which is opaque to
             // both.
-            vtab_config: unsafe { transmute::<LinkedConfig, VtabConfig>(ffi::sqlite3_vtab_config) },
+            db_config: unsafe { transmute::<LinkedConfig, Config>(ffi::sqlite3_db_config) },
+            // SAFETY: as above.
+            vtab_config: unsafe { transmute::<LinkedConfig, Config>(ffi::sqlite3_vtab_config) },
             prepare_v3,
+            uri_boolean: ffi::sqlite3_uri_boolean,
             callbacks: Callbacks::of::<Linked>(),
         };
     };
 }
 
 type LinkedConfig = unsafe extern "C" fn(*mut ffi::sqlite3, c_int, ...) -> c_int;
-type VtabConfig = unsafe extern "C" fn(*mut sqlite3, c_int, ...) -> c_int;
+type Config = unsafe extern "C" fn(*mut sqlite3, c_int, ...) -> c_int;
 
 /// The library itself.
 pub(crate) struct Linked;
@@ -137,12 +143,21 @@ linked! {
         destructor: Destructor,
         encoding: c_uchar
     ) -> c_int;
+    busy_timeout = sqlite3_busy_timeout(sqlite3, ms: c_int) -> c_int;
     changes = sqlite3_changes(sqlite3) -> c_int;
     clear_bindings = sqlite3_clear_bindings(sqlite3_stmt) -> c_int;
+    close_v2 = sqlite3_close_v2(sqlite3) -> c_int;
     declare_vtab = sqlite3_declare_vtab(sqlite3, definition: *const c_char) -> c_int;
     db_filename = sqlite3_db_filename(sqlite3, schema: *const c_char) -> *const c_char;
+    db_readonly = sqlite3_db_readonly(sqlite3, schema: *const c_char) -> c_int;
     errmsg = sqlite3_errmsg(sqlite3) -> *const c_char;
     extended_errcode = sqlite3_extended_errcode(sqlite3) -> c_int;
+    file_control = sqlite3_file_control(
+        sqlite3,
+        schema: *const c_char,
+        operation: c_int,
+        argument: *mut c_void
+    ) -> c_int;
     finalize = sqlite3_finalize(sqlite3_stmt) -> c_int;
     get_autocommit = sqlite3_get_autocommit(sqlite3) -> c_int;
     interrupt = sqlite3_interrupt(sqlite3);
@@ -192,6 +207,21 @@ unsafe extern "C" fn prepare_v3(
 ) -> c_int {
     // SAFETY: the caller keeps to the contract of SQLite's function of this name.
     unsafe { ffi::sqlite3_prepare_v3(db.cast(), sql, length, flags, statement.cast(), tail) }
+}
+
+unsafe extern "C" fn open_v2(
+    path: *const c_char,
+    db: *mut *mut sqlite3,
+    flags: c_int,
+    vfs: *const c_char,
+) -> c_int {
+    // SAFETY: the caller keeps to the contract of SQLite's function of this name.
+    unsafe { ffi::sqlite3_open_v2(path, db.cast(), flags, vfs) }
+}
+
+unsafe extern "C" fn db_mutex(db: *mut sqlite3) -> *mut c_void {
+    // SAFETY: the caller keeps to the contract of SQLite's function of this name.
+    unsafe { ffi::sqlite3_db_mutex(db.cast()).cast() }
 }
 
 unsafe extern "C" fn create_function_v2(

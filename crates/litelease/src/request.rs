@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::lift;
 use crate::leases::in_ms;
-use crate::{GrantRef, Lease, Leases, RequestResult, Result, TakenOver, TransferResult};
+use crate::{GrantRef, Leases, RequestResult, Result, TakenOver, TransferResult};
 
 /// An open request for a live grant.
 ///
@@ -122,20 +122,6 @@ impl Leases {
         self.handed(store.hand_over(grant.name, who, ttl_ms, when, |answer| answer.into_owned()))
     }
 
-    /// Hands a shard over until the end of its new member's session.
-    pub(crate) fn hand_over_shard(
-        &self,
-        grant: GrantRef<'_>,
-        ttl: Duration,
-    ) -> Result<TransferResult> {
-        let owner = grant.owner_or(|name| self.owner(name))?;
-        let (ttl_ms, who, when) = (in_ms(ttl), grant.of_owner(&owner), self.when());
-        let store = self.verbs()?;
-        self.handed(
-            store.hand_over_shard(grant.name, who, ttl_ms, when, |answer| answer.into_owned()),
-        )
-    }
-
     fn handed(
         &self,
         answer: std::result::Result<TransferResult, litelease_store::Error>,
@@ -166,21 +152,5 @@ impl Leases {
     pub fn take_over(&self, name: &str, owner: &str, ttl: Duration) -> Result<TakenOver> {
         let ttl_ms = in_ms(ttl);
         lift(self.verbs()?.take_over(name, owner, ttl_ms, self.when(), |taken| taken.into_owned()))
-    }
-
-    /// Keeps an open request from lapsing. Returns the token of the grant that it is for.
-    pub(crate) fn repeat_request(&self, name: &str, requester: &str) -> Result<Option<i64>> {
-        lift(self.verbs()?.repeat_request(name, requester, self.when()))
-    }
-
-    /// Takes a lease that was handed to this requester, and renews it.
-    pub(crate) fn accept(
-        &self,
-        name: &str,
-        requester: &str,
-        ttl: Duration,
-    ) -> Result<Option<Lease>> {
-        let ttl_ms = in_ms(ttl);
-        lift(self.verbs()?.accept(name, requester, ttl_ms, self.when(), |lease| lease.into_owned()))
     }
 }

@@ -6,22 +6,21 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use litelease_hold::file::{
+    DatabaseFile, FileConnection, FileHandle, GrantKind, KeptRows, OwnConnection, granted, loss,
+};
 use litelease_hold::{
     Clock, Current, Due, HeldGrant, Hold, HolderKind, Identity, Kept, Notice, Renewal, Rows,
     SystemClock, Window,
 };
+use litelease_store::{Beat, SessionGrants, SessionOver, Store, When};
 
-use litelease_store::{Beat, SessionGrants, SessionOver, Store};
-
-use crate::error::lift;
-use crate::file::DatabaseFile;
+use crate::error::{is_locked, lower};
+use crate::file::file_of;
 use crate::hold::PendingRenewal;
-use crate::kept_rows::{GrantKind, KeptRows, is_busy, loss, renewal};
 use crate::leases::in_ms;
-use crate::own_connection::OwnConnection;
-use crate::place::{home, open_patiently};
 use crate::{
-    ClaimResult, Held, HoldError, Lease, Leases, Litelease, Loss, LossSignal, Lost, ReleaseResult,
+    ClaimResult, Held, HoldError, Lease, Litelease, Loss, LossSignal, Lost, ReleaseResult,
     RenewResult, Transaction, now_ms,
 };
 
@@ -93,17 +92,20 @@ impl Session {
         if db.store().is_in_transaction() {
             return Err(HoldError::InTransaction);
         }
-        let file = DatabaseFile::behind(db, db.conn())?;
-        let home = home("sessions", &file)?;
+        let file = file_of(db)?;
+        let home = file.home("sessions")?;
         let own = OwnConnection::open(&file, STEP)?;
         let owner = Identity::new(HolderKind::Hold).to_string();
         let opened = patiently(|| {
             if own.is_moved() {
                 return Err(HoldError::FileMoved(file.path.clone()));
             }
-            own.with(|db| open_in(db, identity, &owner, ttl, replaces))
+            own.with(|db: &FileConnection| open_in(db, identity, &owner, ttl, replaces))
         });
-        let (start, granted) = opened.inspect_err(|_| release_if_stored(&own, identity, &owner))?;
+        let (start, granted) = opened.inspect_err(|_| {
+            // It may have been stored all the same.
+            let _ = own.with(|db| db.leases().release_if_stored(identity, &owner));
+        })?;
         let (name, secret) = (identity.into(), String::new());
         let grant = HeldGrant { name, owner, token: granted.token, ttl, secret };
         let members = Arc::new(Members {
@@ -125,7 +127,7 @@ impl Session {
             Err(error) => {
                 // Nobody would keep it alive.
                 dismiss(&grant.owner);
-                let _ = members.db.with(|db| db.release(&granted));
+                let _ = members.db.with(|db| db.leases().release_if_stored(identity, &grant.owner));
                 Err(error)
             }
         }
@@ -236,37 +238,28 @@ impl Drop for Session {
 
 /// Claims the identity, and breaks the names of the session that it replaces.
 fn open_in(
-    db: &Litelease,
+    db: &FileConnection,
     identity: &str,
     owner: &str,
     ttl: Duration,
     replaces: bool,
 ) -> Result<(Duration, Lease)> {
-    let tx = Transaction::begin(db, db.conn())?;
+    let tx = db.leases().begin()?;
     // The clock is read once, and after the wait for the write lock.
     let (start, now_ms) = (SystemClock.now(), now_ms());
     let is_dead = |current: &Lease| is_dead(&current.owner);
-    let opened = tx.store().open_session(identity, owner, in_ms(ttl), now_ms, replaces, is_dead);
-    let granted = match lift(opened)? {
+    let opened = tx.store.open_session(identity, owner, in_ms(ttl), now_ms, replaces, is_dead);
+    let granted = match opened? {
         ClaimResult::Acquired(granted) => granted,
         ClaimResult::Busy(current) => return Err(HoldError::Busy(current)),
     };
     // What was broken is free.
-    tx.notify();
+    tx.freed();
     tx.commit()?;
-    if db.has_moved() {
-        return Err(HoldError::FileMoved(db.store().file().unwrap_or_default()));
+    if db.connection().has_moved() {
+        return Err(HoldError::FileMoved(db.leases().store.file().unwrap_or_default()));
     }
     Ok((start, granted))
-}
-
-/// Releases what an attempt that failed may have stored all the same. Nobody else uses its owner
-/// text.
-fn release_if_stored(own: &OwnConnection, identity: &str, owner: &str) {
-    let _ = own.with(|db| match db.inspect(identity)?.filter(|lease| lease.owner == owner) {
-        Some(lease) => db.release(&lease).map(drop),
-        None => crate::Result::Ok(()),
-    });
 }
 
 /// A session as its handle, its names and the keeper share it.
@@ -275,7 +268,7 @@ pub(crate) struct Members {
     window: Window,
     file: DatabaseFile,
     /// Where names are claimed. Locked before `names`.
-    db: OwnConnection,
+    db: OwnConnection<FileConnection>,
     /// Locked as long as a transaction of the session is open. The keeper's rows are locked before
     /// it, so nobody calls the keeper with this lock.
     names: Mutex<Names>,
@@ -347,7 +340,7 @@ impl Members {
     /// commits it, or rolls it back if the identity is refused.
     fn beat<T>(
         &self,
-        tx: &Leases,
+        store: &Store,
         names: &Names,
         work: impl FnOnce(&Store, SessionGrants<'_>, i64) -> Answer<T>,
     ) -> Result<Result<(Renewed, T), Over>> {
@@ -358,23 +351,22 @@ impl Members {
             names.list.iter().map(|Name { grant, .. }| (&*grant.name, grant.token)).collect();
         let (token, ttl_ms) = (*token, in_ms(*ttl));
         let session = SessionGrants { identity, owner, token, ttl_ms, names: &all };
-        let Beat { identity, names: renewed, done } = match lift(work(tx.store(), session, now_ms))?
-        {
+        let Beat { identity, names: renewed, done } = match work(store, session, now_ms)? {
             Ok(beat) => beat,
             Err(over) => return Ok(Err(self.over(names, over))),
         };
-        let granted = |lease: Lease| {
-            let granted = renewal(now_ms, *ttl, &lease);
-            (lease, granted)
+        let renewed_to = |lease: Lease| {
+            let renewal = granted(now_ms, *ttl, &lease);
+            (lease, renewal)
         };
         let renewed = renewed.into_iter().zip(&names.list).map(|(answer, name)| match answer {
-            RenewResult::Renewed(lease) => Ok(granted(lease)),
+            RenewResult::Renewed(lease) => Ok(renewed_to(lease)),
             RenewResult::Rejected { reason, current } => {
                 Err(loss(name.grant.token, reason, current))
             }
         });
         let names = renewed.collect();
-        Ok(Ok((Renewed { start, identity: granted(identity), names }, done)))
+        Ok(Ok((Renewed { start, identity: renewed_to(identity), names }, done)))
     }
 
     fn over(&self, names: &Names, over: SessionOver) -> Over {
@@ -438,7 +430,7 @@ impl Members {
         granted: impl Fn(&T) -> Result<Vec<Lease>>,
     ) -> Result<(Vec<Held>, T)> {
         self.check()?;
-        let home = home("sessions", &self.file)?;
+        let home = self.file.home("sessions")?;
         let (granted, start, done) = patiently(|| self.try_to_change(&work, &granted))?;
         let mut held = Vec::with_capacity(granted.len());
         for (grant, renewal) in granted {
@@ -447,7 +439,7 @@ impl Members {
             let kept = home.keeper.keep(&home.key, hold, open).inspect_err(|_| {
                 // Nobody would tell that it is lost.
                 lock(&self.names).forget(&grant);
-                let _ = self.db.with(|db| db.release(&grant));
+                let _ = self.db.with(|db| db.leases().release_if_stored(&grant.name, &grant.owner));
             })?;
             let mut names = lock(&self.names);
             if names.is_closed {
@@ -477,14 +469,14 @@ impl Members {
                 let reason = "it was closed".into();
                 return Err(self.as_lost(Loss::SessionOver { reason }).into());
             }
-            if db.has_moved() {
+            if db.connection().has_moved() {
                 return Err(HoldError::FileMoved(self.file.path.clone()));
             }
             names.tidy();
-            let tx = Transaction::begin(db, db.conn())?;
+            let tx = db.leases().begin()?;
             // Asked again: the wait for the write lock takes time.
             self.check()?;
-            let (beat, done) = match self.beat(&tx, &names, work)? {
+            let (beat, done) = match self.beat(tx.store, &names, work)? {
                 Ok(beat) => beat,
                 Err(over) => {
                     drop(tx);
@@ -495,7 +487,7 @@ impl Members {
             let granted = granted(&done)?;
             tx.commit()?;
             // Asked again: what was just stored may be in a file that nobody else opens any more.
-            if db.has_moved() {
+            if db.connection().has_moved() {
                 return Err(HoldError::FileMoved(self.file.path.clone()));
             }
             self.settle(&names, &beat);
@@ -522,7 +514,7 @@ impl Members {
         }
         let mut names = lock(&self.names);
         names.tidy();
-        let beat = match self.beat(tx, &names, renew)? {
+        let beat = match self.beat(tx.store(), &names, renew)? {
             Ok((beat, ())) => beat,
             Err(over) => return Err(self.as_lost(over.reason).into()),
         };
@@ -567,13 +559,14 @@ struct SessionRows {
 
 impl SessionRows {
     fn open(file: &DatabaseFile) -> Result<Box<dyn Rows>> {
-        let rows = open_patiently(PATIENCE, || Ok(KeptRows::open(file, GrantKind::Names)?))?;
+        let open = || KeptRows::open(file, GrantKind::Names);
+        let rows = litelease_hold::file::patiently(PATIENCE, open)?;
         Ok(Box::new(SessionRows { rows }))
     }
 
     /// Renews a session. Returns the answer for each of the grants that are due.
     fn renew_session(
-        db: &Litelease,
+        db: &FileConnection,
         members: &Members,
         due: &[&Due<'_>],
     ) -> Result<Vec<Result<Renewal, Loss>>> {
@@ -590,15 +583,15 @@ impl SessionRows {
         }
         for Due { grant, progress, .. } in due {
             if let Some(ago) = progress {
-                let at_ms = now_ms() - crate::leases::in_ms(*ago);
-                let _ = tx.at(at_ms).progress((&grant.name, grant.token))?;
+                let at = When::At(now_ms() - in_ms(*ago));
+                let _ = tx.store.progress(&grant.name, grant.token, at)?;
             }
         }
         let position = |grant: &HeldGrant| names.list.iter().position(|name| name.grant == *grant);
-        match members.beat(&tx, &names, renew)? {
+        match members.beat(tx.store, &names, renew)? {
             Ok((beat, ())) => {
                 tx.commit()?;
-                if db.has_moved() {
+                if db.connection().has_moved() {
                     return Ok(due.iter().map(|_| Err(Loss::FileReplaced)).collect());
                 }
                 members.settle(&names, &beat);
@@ -623,19 +616,19 @@ impl SessionRows {
     }
 
     /// Releases a whole session.
-    fn release_session(db: &Litelease, members: &Members) -> Result<Result<(), Loss>> {
+    fn release_session(db: &FileConnection, members: &Members) -> Result<Result<(), Loss>> {
         let mut names = lock(&members.names);
-        let tx = Transaction::begin(db, db.conn())?;
+        let tx = db.leases().begin()?;
         let HeldGrant { name: identity, owner, token, .. } = &members.identity;
         let all: Vec<(&str, i64)> =
             names.list.iter().map(|Name { grant, .. }| (&*grant.name, grant.token)).collect();
         let session = SessionGrants { identity, owner, token: *token, ttl_ms: 0, names: &all };
         if let ReleaseResult::Rejected { reason, current } =
-            lift(tx.store().close_session(session, now_ms()))?
+            tx.store.close_session(session, now_ms())?
         {
             return Ok(Err(loss(*token, reason, current)));
         }
-        tx.notify();
+        tx.freed();
         tx.commit()?;
         names.list.clear();
         Ok(Ok(()))
@@ -643,7 +636,7 @@ impl SessionRows {
 
     fn trouble(&self, error: HoldError) -> Loss {
         match error {
-            HoldError::Lease(error) => self.rows.trouble(&error),
+            HoldError::Lease(error) => self.rows.trouble(&lower(error)),
             error => Loss::CannotRenew { error: error.to_string() },
         }
     }
@@ -707,7 +700,10 @@ impl Rows for SessionRows {
     fn hand_over(&mut self, grant: &HeldGrant, ttl: Duration) -> Result<Option<Lease>, Loss> {
         let members = session_of(grant);
         let mut names = members.as_ref().map(|members| lock(&members.names));
-        let handed = self.rows.hand_over_by(grant, |db, lease| db.hand_over_shard(lease, ttl));
+        let handed = self.rows.hand_over_by(grant, |db, who| {
+            let (shard, ttl_ms) = (&grant.name, in_ms(ttl));
+            db.store.hand_over_shard(shard, who, ttl_ms, When::Now, |answer| answer.into_owned())
+        });
         if let (Some(names), Ok(Some(_))) = (&mut names, &handed) {
             names.forget(grant);
         }
@@ -742,7 +738,7 @@ fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match attempt() {
             Err(HoldError::Lease(error))
-                if is_busy(&error) && SystemClock.now() < begin + PATIENCE =>
+                if is_locked(&error) && SystemClock.now() < begin + PATIENCE =>
             {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -11,14 +11,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use litelease_hold::Waiter;
+use litelease_hold::file::{DatabaseFile, OwnConnection};
 use litelease_store::{AssignedShard, SessionGrants, ShardGroup, Store, Value, When};
 use rusqlite::ToSql;
 
 use crate::error::lift;
 use crate::fences::owned;
-use crate::file::DatabaseFile;
+use crate::file::file_of;
 use crate::leases::in_ms;
-use crate::own_connection::OwnConnection;
 use crate::{Checkpoint, CheckpointResult, Held, HoldError, Litelease, Loss, Lost, Session};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -132,7 +132,7 @@ struct Shared {
     file: DatabaseFile,
     session: Mutex<Option<Session>>,
     /// Where checkpoints are stored and read.
-    db: OwnConnection,
+    db: OwnConnection<Litelease>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -170,7 +170,7 @@ impl Shards {
         let shard_group = ShardGroup::new(group, count).map_err(refused)?;
         let member = shard_group.member(&id).map_err(refused)?;
         let session = Session::open(db, &member, ttl)?;
-        let file = DatabaseFile::behind(db, db.conn())?;
+        let file = file_of(db)?;
         let own = OwnConnection::open(&file, BUSY_TIMEOUT)?;
         let shared = Arc::new(Shared {
             group: shard_group,

@@ -3,11 +3,10 @@
 use std::ops::Deref;
 use std::time::Duration;
 
+use litelease_hold::file::{GrantKind, open_rows};
 use litelease_hold::{Acquired, Clock, Granted, Held, SystemClock, Window, keep};
 
-use crate::file::DatabaseFile;
-use crate::kept_rows::GrantKind;
-use crate::place::{busy_timeout, home, open_rows};
+use crate::file::file_of;
 use crate::{
     BorrowOptions, Borrowed, HoldError, Identity, Lease, Litelease, Lost, Result, SlotInfo, SlotRow,
 };
@@ -65,8 +64,8 @@ impl Litelease {
         if self.store().is_in_transaction() {
             return Err(HoldError::InTransaction);
         }
-        let file = DatabaseFile::behind(self, self.conn())?;
-        let home = home("slots", &file)?;
+        let file = file_of(self)?;
+        let home = file.home("slots")?;
         let begin = SystemClock.now();
         let (watch, mut next_death_check) = (self.watch(), begin);
         let (borrowed, start) = loop {
@@ -93,7 +92,8 @@ impl Litelease {
         let owner = format!("slot {position}");
         let lease = Lease { name: pool.into(), owner, token, expires_at_ms };
         let granted = Granted { secret: lease_id.clone(), ..Granted::whole(lease) };
-        let rows = || open_rows(&file, GrantKind::Slots, busy_timeout(self.conn()));
+        let patience = self.store().connection().busy_timeout();
+        let rows = || open_rows(&file, GrantKind::Slots, patience);
         match keep(&home, Acquired { granted, start }, ttl, rows) {
             Ok(held) => Ok(Some(HeldSlot { held, position })),
             Err(error) => {

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use litelease_hold::file::{FileLeases, FilePlace, More};
 use litelease_hold::{Wish, acquire};
 
-use crate::place::{FilePlace, More};
 use crate::{ClaimResult, HoldError, Litelease, LiteleaseRef};
 
 macro_rules! waiting {
@@ -42,7 +42,7 @@ macro_rules! waiting {
             ttl: Duration,
             timeout: Duration,
         ) -> std::result::Result<ClaimResult, HoldError> {
-            let place = FilePlace::new(self, self.conn(), More::default())?;
+            let place = FilePlace::new(self.of_file()?, More::default())?;
             claim_wait(place, &Wish::new(name, owner, ttl), timeout)
         }
 
@@ -74,7 +74,7 @@ macro_rules! waiting {
             within: Duration,
             timeout: Duration,
         ) -> std::result::Result<ClaimResult, HoldError> {
-            let place = FilePlace::new(self, self.conn(), More::default())?;
+            let place = FilePlace::new(self.of_file()?, More::default())?;
             let wish = Wish { request: Some(within), ..Wish::new(name, owner, ttl) };
             claim_wait(place, &wish, timeout)
         }
@@ -90,7 +90,7 @@ impl LiteleaseRef<'_> {
 }
 
 fn claim_wait(
-    mut place: FilePlace<'_>,
+    mut place: FilePlace<'_, FileLeases<'_>>,
     wish: &Wish<'_>,
     timeout: Duration,
 ) -> Result<ClaimResult, HoldError> {

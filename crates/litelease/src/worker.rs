@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use litelease_hold::file::{DatabaseFile, GrantKind, open_rows};
 use litelease_hold::{
     Acquired, Bell, Deliveries, Delivery, Granted, Held, Home, Received, Settled, Waiter, Work,
     WorkOptions, end, keep, nap,
@@ -16,9 +17,7 @@ use litelease_hold::{
 use rusqlite::{Connection, ErrorCode};
 
 use crate::error::failure;
-use crate::file::{DatabaseFile, has_moved};
-use crate::kept_rows::GrantKind;
-use crate::place::{home, open_rows};
+use crate::file::{connect, file_of};
 use crate::{
     AckResult, Error, GiveBackOptions, HoldError, Item, Lease, Litelease, Loss, LossSignal, Lost,
     Queue, StaleReason, Transaction, WorkerCounts,
@@ -232,14 +231,14 @@ impl Queue<'_> {
         if store.is_in_transaction() {
             return Err(HoldError::InTransaction);
         }
-        let Some(connection) = self.connection else {
+        if self.connection.is_none() {
             // The connection may be another library's, and two of them on one file drop each
             // other's locks.
             let text =
                 "a worker opens connections of its own: ask a Litelease or LiteleaseRef for it";
             return Err(failure(text).into());
-        };
-        let file = DatabaseFile::behind(self.leases, connection)?;
+        }
+        let file = file_of(self.leases)?;
         let queue = self.name.into();
         Ok(Worker { shared: Arc::new(Shared { file, queue, options, work }) })
     }
@@ -362,7 +361,7 @@ impl Shared {
     fn open(shared: &Arc<Self>) -> Result<Vec<FileDeliveries>> {
         let waiter = Arc::new(Waiter::at(Path::new(&*shared.file)));
         let open = |_| {
-            let home = home("deliveries", &shared.file)?;
+            let home = shared.file.home("deliveries")?;
             let (shared, waiter) = (shared.clone(), waiter.clone());
             Ok(FileDeliveries { db: shared.open_one()?, home, shared, waiter, heard: Cell::new(0) })
         };
@@ -370,8 +369,7 @@ impl Shared {
     }
 
     fn open_one(&self) -> Result<Litelease> {
-        let connection = self.file.connect()?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
+        let connection = connect(&self.file, BUSY_TIMEOUT)?;
         if let Some(setup) = &self.options.setup {
             setup(&connection)?;
         }
@@ -416,7 +414,7 @@ impl FileDeliveries {
     }
 
     fn check_moved(&self) -> Result<()> {
-        match has_moved(self.db.conn()) {
+        match self.db.has_moved() {
             true => Err(HoldError::FileMoved(self.shared.file.path.clone())),
             false => Ok(()),
         }
@@ -460,7 +458,7 @@ impl Deliveries for FileDeliveries {
             expires_at_ms: item.deadline_ms,
         };
         let granted = Granted { secret: item.receipt.clone(), ..Granted::whole(lease) };
-        let rows = || open_rows(&self.shared.file, GrantKind::Deliveries, BUSY_TIMEOUT);
+        let rows = || Ok(open_rows(&self.shared.file, GrantKind::Deliveries, BUSY_TIMEOUT)?);
         let visibility = self.shared.options.work.visibility;
         keep(&self.home, Acquired { granted, start }, visibility, rows)
     }

@@ -5,19 +5,18 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use litelease_core::Request;
-use litelease_hold::{Current, Due, HandoverRequest, HeldGrant, Notice, Renewal, Rows};
-use litelease_store::When;
-use rusqlite::ErrorCode;
-
-use crate::error::lift;
-use crate::file::{DatabaseFile, write_lock_pid};
-use crate::leases::in_ms;
-use crate::own_connection::OwnConnection;
-use crate::{
-    AckResult, Error, GrantRef, Lease, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result,
-    Transaction, TransferResult, now_ms,
+use litelease_core::{
+    AckResult, Claimant, Lease, Reason, ReleaseResult, RenewResult, Request, TransferResult,
 };
+use litelease_store::{Error, When};
+
+use super::{
+    DatabaseFile, FileConnection, FileHandle, FileLeases, FileTransaction, OwnConnection, in_ms,
+    is_busy, now_ms, write_lock_pid,
+};
+use crate::{Current, Due, HandoverRequest, HeldGrant, Loss, Notice, Renewal, Rows};
+
+type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// How long a commit waits for readers, while no new ones get in. Other files wait meanwhile, so
 /// it is short; the keeper tries again.
@@ -27,8 +26,10 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 /// more often, and reading the system's list of locks takes longer than an attempt.
 const WRITER_LOOK: Duration = Duration::from_millis(100);
 
-pub(crate) struct KeptRows {
-    pub(crate) db: OwnConnection,
+/// The rows of one kind in one file, on a connection of the keeper's own.
+pub struct KeptRows {
+    /// The connection.
+    pub db: OwnConnection<FileConnection>,
     file: DatabaseFile,
     kind: GrantKind,
     /// The process that held the write lock, and when it was asked for.
@@ -37,7 +38,7 @@ pub(crate) struct KeptRows {
 
 /// The kind of grants in these rows. It decides how they are renewed and released.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum GrantKind {
+pub enum GrantKind {
     /// Leases on names. The owner text is their proof.
     Names,
     /// Slots: the name is the pool, and the secret is the id of the lease.
@@ -49,22 +50,22 @@ pub(crate) enum GrantKind {
 
 impl KeptRows {
     /// Opens a file that is there.
-    pub(crate) fn open(file: &DatabaseFile, kind: GrantKind) -> Result<Self> {
+    pub fn open(file: &DatabaseFile, kind: GrantKind) -> Result<Self> {
         let db = OwnConnection::open(file, BUSY_TIMEOUT)?;
         Ok(KeptRows { db, file: file.clone(), kind, writer: Cell::default() })
     }
 
-    /// Begins a transaction, if nobody else has one open.
-    pub(crate) fn begin(db: &Litelease) -> Result<Transaction<'_>> {
+    /// Begins a transaction, if no other connection has one open.
+    pub fn begin(db: &FileConnection) -> Result<FileTransaction<'_>> {
         // SQLite would sleep for milliseconds between two attempts, while the file may be free for
         // microseconds only. The keeper comes back sooner.
-        db.conn().busy_timeout(Duration::ZERO)?;
-        let begun = Transaction::begin(db, db.conn());
-        db.conn().busy_timeout(BUSY_TIMEOUT)?;
+        db.connection().set_busy_timeout(Duration::ZERO);
+        let begun = db.leases().begin();
+        db.connection().set_busy_timeout(BUSY_TIMEOUT);
         begun
     }
 
-    fn renew_all(&mut self, due: &[Due<'_>]) -> Result<Vec<std::result::Result<Renewal, Loss>>> {
+    fn renew_all(&mut self, due: &[Due<'_>]) -> Result<Vec<Result<Renewal, Loss>>> {
         let kind = self.kind;
         self.db.with(|db| {
             let tx = Self::begin(db)?;
@@ -84,15 +85,23 @@ impl KeptRows {
     }
 
     /// Hands a grant over by a verb of the caller's choice.
-    pub(crate) fn hand_over_by(
+    pub fn hand_over_by(
         &self,
         grant: &HeldGrant,
-        hand_over: impl FnOnce(&Litelease, GrantRef<'_>) -> Result<TransferResult>,
-    ) -> std::result::Result<Option<Lease>, Loss> {
+        hand_over: impl FnOnce(FileLeases<'_>, Claimant<'_>) -> Result<TransferResult>,
+    ) -> Result<Option<Lease>, Loss> {
         if self.db.is_moved() {
             return Err(Loss::FileReplaced);
         }
-        match self.db.with(|db| hand_over(db, grant.into())) {
+        let handed = self.db.with(|db| {
+            let answer = hand_over(db.leases(), claimant(grant))?;
+            if matches!(answer, TransferResult::Transferred(_)) {
+                // The requester waits for it.
+                db.leases().freed();
+            }
+            Ok(answer)
+        });
+        match handed {
             Ok(TransferResult::Transferred(handed)) => Ok(Some(handed)),
             Ok(TransferResult::Rejected { reason: Reason::NotRequested, .. }) => Ok(None),
             Ok(TransferResult::Rejected { reason, current }) => {
@@ -102,7 +111,8 @@ impl KeptRows {
         }
     }
 
-    pub(crate) fn trouble(&self, error: &Error) -> Loss {
+    /// Returns what an error means for the grants.
+    pub fn trouble(&self, error: &Error) -> Loss {
         if is_busy(error) {
             return Loss::BlockedByWriter { pid: self.writer_pid() };
         }
@@ -118,7 +128,7 @@ impl KeptRows {
 }
 
 impl Rows for KeptRows {
-    fn renew(&mut self, due: &[Due<'_>]) -> Vec<std::result::Result<Renewal, Loss>> {
+    fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
         if self.is_moved() {
             return vec![Err(Loss::FileReplaced); due.len()];
         }
@@ -130,28 +140,30 @@ impl Rows for KeptRows {
         answers.unwrap_or_else(|error| vec![Err(self.trouble(&error)); due.len()])
     }
 
-    fn release(&mut self, grant: &HeldGrant, _: Duration) -> std::result::Result<(), Loss> {
+    fn release(&mut self, grant: &HeldGrant, _: Duration) -> Result<(), Loss> {
         if self.is_moved() {
             return Err(Loss::FileReplaced);
         }
         let kind = self.kind;
-        self.db.with(|db| kind.release(db, grant)).unwrap_or_else(|error| Err(self.trouble(&error)))
+        self.db
+            .with(|db| kind.release(db.leases(), grant))
+            .unwrap_or_else(|error| Err(self.trouble(&error)))
     }
 
     fn read(&mut self, grant: &HeldGrant) -> Current {
         let kind = self.kind;
         // What cannot be read now is left to the renewals.
-        let current = self.db.with(|db| kind.read(db, grant)).unwrap_or(Current::unknown());
+        let current =
+            self.db.with(|db| kind.read(db.leases(), grant)).unwrap_or(Current::unknown());
         Current { is_current: current.is_current && !self.is_moved(), ..current }
     }
 
-    fn hand_over(
-        &mut self,
-        grant: &HeldGrant,
-        ttl: Duration,
-    ) -> std::result::Result<Option<Lease>, Loss> {
+    fn hand_over(&mut self, grant: &HeldGrant, ttl: Duration) -> Result<Option<Lease>, Loss> {
         match self.kind {
-            GrantKind::Names => self.hand_over_by(grant, |db, lease| db.hand_over(lease, ttl)),
+            GrantKind::Names => self.hand_over_by(grant, |db, who| {
+                let (name, ttl_ms) = (&grant.name, in_ms(ttl));
+                db.store.hand_over(name, who, ttl_ms, When::Now, |answer| answer.into_owned())
+            }),
             GrantKind::Slots | GrantKind::Deliveries => Ok(None),
         }
     }
@@ -172,34 +184,32 @@ impl Rows for KeptRows {
 
 impl GrantKind {
     /// Renews a grant, or returns why it cannot be.
-    fn renew(
-        self,
-        tx: &Transaction<'_>,
-        due: &Due<'_>,
-    ) -> Result<std::result::Result<Renewal, Loss>> {
+    fn renew(self, tx: &FileTransaction<'_>, due: &Due<'_>) -> Result<Result<Renewal, Loss>> {
         let Due { grant, progress, .. } = due;
         let HeldGrant { name, token, ttl, secret, .. } = *grant;
+        let (store, ttl_ms) = (tx.store, in_ms(*ttl));
         Ok(match self {
             GrantKind::Names => {
                 if let Some(ago) = progress {
                     // A grant that is over by now is rejected below.
-                    let _ = tx.at(now_ms() - in_ms(*ago)).progress((name, *token))?;
+                    let _ = store.progress(name, *token, When::At(now_ms() - in_ms(*ago)))?;
                 }
                 let asked_at_ms = now_ms();
-                match tx.renew(*grant, *ttl)? {
-                    RenewResult::Renewed(lease) => Ok(renewal(asked_at_ms, *ttl, &lease)),
+                let who = claimant(grant);
+                match store.renew(name, who, ttl_ms, When::Now, |answer| answer.into_owned())? {
+                    RenewResult::Renewed(lease) => Ok(granted(asked_at_ms, *ttl, &lease)),
                     RenewResult::Rejected { reason, current } => Err(loss(*token, reason, current)),
                 }
             }
-            GrantKind::Slots => match tx.pools().renew(name, secret, *ttl)? {
+            GrantKind::Slots => match store.renew_slot(name, secret, ttl_ms, When::Now)? {
                 Some(slot) => Ok(Renewal::whole(slot.expires_at_ms)),
                 // It is gone before its time.
                 None if !due.trusted_for.is_zero() => Err(Loss::Broken),
                 None => Err(Loss::Expired),
             },
-            GrantKind::Deliveries => match tx.queue(name).extend(secret, *ttl)? {
+            GrantKind::Deliveries => match store.extend(secret, ttl_ms, When::Now)? {
                 Some(deadline_ms) => Ok(Renewal::whole(deadline_ms)),
-                None => match lift(tx.store().check_receipt(secret))? {
+                None => match store.check_receipt(secret)? {
                     // No other worker has received the item, but its deadline has passed.
                     AckResult::Acknowledged => Err(Loss::Expired),
                     AckResult::Stale { reason } => Err(Loss::Stale { reason: reason.to_string() }),
@@ -209,15 +219,14 @@ impl GrantKind {
     }
 
     /// Releases a grant, or returns why it is no longer current.
-    fn release(self, db: &Litelease, grant: &HeldGrant) -> Result<std::result::Result<(), Loss>> {
+    fn release(self, db: FileLeases<'_>, grant: &HeldGrant) -> Result<Result<(), Loss>> {
+        let HeldGrant { name, owner, token, secret, .. } = grant;
         Ok(match self {
-            GrantKind::Names => match db.release(grant)? {
+            GrantKind::Names => match db.release(name, owner, *token)? {
                 ReleaseResult::Released { .. } => Ok(()),
-                ReleaseResult::Rejected { reason, current } => {
-                    Err(loss(grant.token, reason, current))
-                }
+                ReleaseResult::Rejected { reason, current } => Err(loss(*token, reason, current)),
             },
-            GrantKind::Slots => match db.pools().return_slot(&grant.name, &grant.secret)? {
+            GrantKind::Slots => match db.store.return_slot(name, secret, When::Now)? {
                 true => Ok(()),
                 false => Err(Loss::Expired),
             },
@@ -226,7 +235,7 @@ impl GrantKind {
     }
 
     /// Reads the row of a grant.
-    fn read(self, db: &Litelease, grant: &HeldGrant) -> Result<Current> {
+    fn read(self, db: FileLeases<'_>, grant: &HeldGrant) -> Result<Current> {
         let is_current = match self {
             GrantKind::Names => {
                 let read = |lease: Lease<&str>, request: Option<(&str, Request)>| Current {
@@ -236,33 +245,23 @@ impl GrantKind {
                         until_ms: request.until_ms,
                     }),
                 };
-                let store = db.store();
-                let found = lift(store.inspect_with_request(&grant.name, When::Now, read))?;
+                let found = db.store.inspect_with_request(&grant.name, When::Now, read)?;
                 return Ok(found.unwrap_or(Current { is_current: false, request: None }));
             }
-            GrantKind::Slots => db.pools().slot(&grant.name, &grant.secret)?.is_some(),
-            GrantKind::Deliveries => {
-                lift(db.store().check_receipt(&grant.secret))?.is_acknowledged()
-            }
+            GrantKind::Slots => db.store.slot(&grant.name, &grant.secret)?.is_some(),
+            GrantKind::Deliveries => db.store.check_receipt(&grant.secret)?.is_acknowledged(),
         };
         Ok(Current { is_current, request: None })
     }
 }
 
-/// Checks whether another connection's lock was in the way.
-pub(crate) fn is_busy(error: &Error) -> bool {
-    use ErrorCode::{DatabaseBusy, DatabaseLocked};
-    match error {
-        Error::Sqlite(error) => {
-            matches!(error.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked))
-        }
-        _ => false,
-    }
+fn claimant(grant: &HeldGrant) -> Claimant<'_> {
+    Claimant { owner: &grant.owner, token: Some(grant.token) }
 }
 
 /// Checks whether an error is about one name: its row, its limits or its request. It is not the
 /// others' fault.
-pub(crate) fn is_of_one_name(error: &Error) -> bool {
+fn is_of_one_name(error: &Error) -> bool {
     matches!(
         error,
         Error::InvalidLeaseRow(_) | Error::SchemaMismatch { .. } | Error::TimeOverflow { .. }
@@ -270,13 +269,13 @@ pub(crate) fn is_of_one_name(error: &Error) -> bool {
 }
 
 /// Returns what a rejection means for a holder that has not released its lease.
-pub(crate) fn loss(token: i64, reason: Reason, current: Option<Lease>) -> Loss {
+pub fn loss(token: i64, reason: Reason, current: Option<Lease>) -> Loss {
     let current = current.map(|current| (current.token, current.owner));
     Loss::from_rejection(token, reason, current, Loss::FileReplaced)
 }
 
 /// Returns what was granted to a claim or renewal by `ttl` that began at `asked_at_ms`.
-pub(crate) fn renewal(asked_at_ms: i64, ttl: Duration, lease: &Lease) -> Renewal {
+pub fn granted(asked_at_ms: i64, ttl: Duration, lease: &Lease) -> Renewal {
     let expires_at_ms = lease.expires_at_ms;
     let is_whole = expires_at_ms >= asked_at_ms.saturating_add(in_ms(ttl));
     // Measured now, which is later than the row was written, and without the millisecond that has

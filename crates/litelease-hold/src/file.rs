@@ -1,0 +1,230 @@
+//! A file as a place. It reaches SQLite only through the store's table of functions, so one hold
+//! serves a Rust program and whichever program loads the extension.
+//!
+//! The database is never opened but by SQLite: closing it again would drop SQLite's locks on it.
+
+mod connection;
+mod place;
+mod rows;
+mod writer;
+
+use std::fmt;
+use std::ops::Deref;
+use std::ptr;
+use std::time::Duration;
+
+use litelease_core::{Claimant, Lease, ReleaseResult};
+use litelease_store::{Api, Error, Failure, Store, When, code};
+
+use crate::{Home, NoKeeper, Notifier, ProcessKeeper};
+
+pub use connection::{
+    FileConnection, FileHandle, OpenFile, OwnConnection, close_before_forks, read_once,
+};
+pub use place::{Asks, FilePlace, More, open_rows, patiently};
+pub use rows::{GrantKind, KeptRows, granted, loss};
+pub use writer::write_lock_pid;
+
+/// The keeper of everything that this process holds in files.
+pub static FILES: ProcessKeeper = ProcessKeeper::new();
+
+/// The file of a connection, to open other connections to it.
+///
+/// They use the same SQLite library, because two libraries in one process drop each other's locks,
+/// and the same VFS: those of SQLite lock files in different ways, and two ways on one file exclude
+/// no writer.
+#[derive(Clone)]
+pub struct DatabaseFile {
+    /// The full path.
+    pub path: String,
+    /// The name of the VFS; none if SQLite does not tell, and then the default one is used.
+    pub vfs: Option<String>,
+    /// The functions of the library.
+    pub api: &'static Api,
+}
+
+impl DatabaseFile {
+    /// Returns the main database file of a store's connection; none if it is in memory.
+    pub fn behind(store: &Store) -> Option<Self> {
+        let connection = store.connection();
+        Some(DatabaseFile {
+            path: store.file()?,
+            vfs: connection.vfs(),
+            api: connection.as_raw().1,
+        })
+    }
+
+    /// Returns the keeper, and the key of the rows of one kind in this file.
+    pub fn home(&self, kind: &str) -> Result<Home, NoKeeper> {
+        let DatabaseFile { path, vfs, api } = self;
+        let key = format!("{kind} {:p} {vfs:?} {path}", ptr::from_ref(*api));
+        Ok(Home { keeper: FILES.get()?, key })
+    }
+}
+
+impl Deref for DatabaseFile {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.path
+    }
+}
+
+impl fmt::Debug for DatabaseFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DatabaseFile { path, vfs, .. } = self;
+        f.debug_struct("DatabaseFile").field("path", path).field("vfs", vfs).finish_non_exhaustive()
+    }
+}
+
+/// The leases of a file, through one connection, with the notification of waiters.
+#[derive(Clone, Copy)]
+pub struct FileLeases<'s> {
+    /// The verbs.
+    pub store: &'s Store,
+    /// Notifies waiters after each commit that frees a name.
+    pub notifier: &'s Notifier,
+}
+
+impl<'s> FileLeases<'s> {
+    /// Begins a transaction that holds the write lock.
+    pub fn begin(self) -> Result<FileTransaction<'s>, Error> {
+        self.store.begin()?;
+        Ok(FileTransaction { leases: self, is_open: true })
+    }
+
+    /// Returns the live lease on a name.
+    pub fn inspect(self, name: &str) -> Result<Option<Lease>, Error> {
+        self.store.inspect(name, When::Now, |lease| lease.into_owned())
+    }
+
+    /// Releases a grant, and notifies waiters.
+    pub fn release(self, name: &str, owner: &str, token: i64) -> Result<ReleaseResult, Error> {
+        let who = Claimant { owner, token: Some(token) };
+        let answer = self.store.release(name, who, When::Now, |answer| answer.into_owned())?;
+        if matches!(answer, ReleaseResult::Released { .. }) {
+            self.freed();
+        }
+        Ok(answer)
+    }
+
+    /// Releases the live lease on a name if it has this owner text, which no other grant uses.
+    pub fn release_if_stored(self, name: &str, owner: &str) -> Result<(), Error> {
+        match self.inspect(name)?.filter(|lease| lease.owner == owner) {
+            Some(lease) => self.release(name, owner, lease.token).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Records that a name was freed. Its waiters are notified once that is committed: outside a
+    /// transaction, now.
+    pub fn freed(self) {
+        self.notifier.freed_in(self.store);
+    }
+}
+
+/// A transaction on a file. It rolls back unless it is committed.
+pub struct FileTransaction<'s> {
+    leases: FileLeases<'s>,
+    is_open: bool,
+}
+
+impl FileTransaction<'_> {
+    /// Commits, and notifies the waiters of what was freed.
+    pub fn commit(mut self) -> Result<(), Error> {
+        self.is_open = false;
+        self.store.commit()?;
+        self.notifier.committed_in(self.store);
+        Ok(())
+    }
+}
+
+impl<'s> Deref for FileTransaction<'s> {
+    type Target = FileLeases<'s>;
+
+    fn deref(&self) -> &FileLeases<'s> {
+        &self.leases
+    }
+}
+
+impl Drop for FileTransaction<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            // A drop returns no error; what is still open then ends with the connection.
+            let _ = self.store.rollback();
+        }
+    }
+}
+
+impl Notifier {
+    /// Records that a name was freed through this store, and notifies waiters once that is
+    /// committed: outside a transaction, now.
+    pub fn freed_in(&self, store: &Store) {
+        self.freed();
+        if !store.is_in_transaction() {
+            self.committed_in(store);
+        }
+    }
+
+    /// Notifies waiters if a name was freed in what is now committed.
+    pub fn committed_in(&self, store: &Store) {
+        self.committed(|| store.file());
+    }
+}
+
+/// The errors of holds in files, on top of those of the verbs.
+#[derive(Debug)]
+pub enum FileError {
+    /// The database is in memory or temporary: another connection, such as the keeper's, cannot
+    /// see it.
+    InMemory,
+    /// The connection is inside a transaction, whose snapshot would never show that the name has
+    /// become free.
+    InTransaction,
+    /// The file was moved, deleted or replaced: no other process sees what is granted in it.
+    Moved(String),
+    /// An error of a verb.
+    Verb(Error),
+}
+
+impl From<Error> for FileError {
+    fn from(error: Error) -> Self {
+        FileError::Verb(error)
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileError::InMemory => f.write_str(
+                "a database in memory is seen by one connection only: holding, waiting and workers need a file",
+            ),
+            FileError::InTransaction => f.write_str(
+                "holding and waiting inside a transaction would wait on its snapshot for ever: commit first",
+            ),
+            FileError::Moved(file) => {
+                write!(f, "{file} was moved, deleted or replaced while it was open: open it again")
+            }
+            FileError::Verb(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for FileError {}
+
+/// Checks whether another connection's lock was in the way.
+pub fn is_busy(error: &Error) -> bool {
+    matches!(error, Error::Sqlite(Failure { code, .. })
+        if matches!(code & 0xff, code::BUSY | code::LOCKED))
+}
+
+/// Converts a time to whole milliseconds, rounded up, so that a lease never ends early. A time
+/// beyond 64 bits becomes the largest one, which the rule refuses as an overflow at any time after
+/// 1970.
+pub fn in_ms(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
+
+fn now_ms() -> i64 {
+    When::Now.now_ms()
+}

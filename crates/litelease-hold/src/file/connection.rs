@@ -1,0 +1,263 @@
+//! Connections that this crate keeps open for itself: closed before the process forks, and opened
+//! again by their next use.
+//!
+//! SQLite keeps a list of the files that a process has open, with the locks that it has on them. A
+//! fork copies the list, but not the locks. In the child, a new connection to a file of the list
+//! takes no lock of its own. So the parent's last close finds no other process, and deletes the
+//! log while the child goes on writing to it: commits that the child was told of are lost.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::fs;
+use std::marker::PhantomData;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use litelease_store::{Connection, Error, Failure, OpenConnection, Store, code};
+
+use super::{DatabaseFile, FileLeases};
+use crate::{Notifier, at_fork};
+
+/// How long a fork waits for a connection that is in use. A disk that does not answer must not keep
+/// the program from forking.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection of our own to a file that is there, with its leases.
+pub struct FileConnection {
+    // Fields are dropped in this order: the statements must go before their connection.
+    store: Store,
+    notifier: Notifier,
+    connection: OpenConnection,
+}
+
+/// A handle with a connection of its own.
+pub trait FileHandle: Any + Send {
+    /// Returns its connection.
+    fn connection(&self) -> Connection;
+}
+
+/// A handle that can be closed and opened again.
+pub trait OpenFile: FileHandle + Sized {
+    /// The error of its verbs.
+    type Error;
+
+    /// Converts an error of the store.
+    fn error(error: Error) -> Self::Error;
+
+    /// Opens a file that is there.
+    fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<Self, Self::Error>;
+}
+
+impl FileConnection {
+    /// Returns the leases of the file.
+    pub fn leases(&self) -> FileLeases<'_> {
+        FileLeases { store: &self.store, notifier: &self.notifier }
+    }
+}
+
+impl OpenFile for FileConnection {
+    type Error = Error;
+
+    fn error(error: Error) -> Error {
+        error
+    }
+
+    fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<Self, Error> {
+        let connection = open(file, busy_timeout)?;
+        let store = Store::new(connection.connection());
+        read_once(&store)?;
+        Ok(FileConnection { store, notifier: Notifier::default(), connection })
+    }
+}
+
+impl FileHandle for FileConnection {
+    fn connection(&self) -> Connection {
+        self.connection.connection()
+    }
+}
+
+/// Opens a connection to a file that is there.
+pub(crate) fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<OpenConnection, Error> {
+    let open = OpenConnection::open(file.api, &file.path, file.vfs.as_deref())?;
+    if !open.connection().has_mutex() {
+        return Err(failure("this SQLite runs without mutexes, so no other thread may use it"));
+    }
+    open.connection().set_busy_timeout(busy_timeout);
+    Ok(open)
+}
+
+/// Reads the file once. SQLite opens the -wal at the first read. If the file were replaced before
+/// that, it would open the new file's, and write into it what belongs to the old one.
+pub fn read_once(store: &Store) -> Result<(), Error> {
+    store.token("").map(drop)
+}
+
+fn failure(message: &str) -> Error {
+    Error::Sqlite(Failure { code: code::ERROR, message: message.into() })
+}
+
+/// A connection to a file that is there. It can be used by several threads, one after the other.
+pub struct OwnConnection<H> {
+    slot: &'static Slot,
+    file: DatabaseFile,
+    busy_timeout: Duration,
+    inode: Option<Inode>,
+    handle: PhantomData<fn() -> H>,
+}
+
+/// Holds the connection while it is open.
+type Slot = Mutex<Option<Box<dyn FileHandle>>>;
+
+type LockedSlot = MutexGuard<'static, Option<Box<dyn FileHandle>>>;
+
+/// The device and the number of a file.
+type Inode = (u64, u64);
+
+impl<H: OpenFile> OwnConnection<H> {
+    /// Opens a file that is there.
+    pub fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<Self, H::Error> {
+        close_before_forks();
+        let slot = lock(&SLOTS).take();
+        let (file, handle) = (file.clone(), PhantomData);
+        let mut own = OwnConnection { slot, file, busy_timeout, inode: None, handle };
+        *lock(slot) = Some(Box::new(H::open(&own.file, busy_timeout)?));
+        own.inode = inode(&own.file);
+        Ok(own)
+    }
+
+    /// Runs `work` on the connection, which no other thread uses meanwhile. Opens it if a fork has
+    /// closed it.
+    pub fn with<T, E: From<H::Error>>(
+        &self,
+        work: impl FnOnce(&H) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut slot = lock(self.slot);
+        let open = match &mut *slot {
+            Some(open) => open,
+            closed => closed.insert(self.open_again()?),
+        };
+        work(as_handle(&**open)?)
+    }
+
+    /// Runs work of the caller's on the connection. If the work forks, the connection stays open.
+    pub fn lend<T, E: From<H::Error>>(
+        &self,
+        work: impl FnOnce(&H) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let open = lock(self.slot).take();
+        let open = open.map_or_else(|| self.open_again(), Ok)?;
+        let answer = work(as_handle(&*open)?);
+        *lock(self.slot) = Some(open);
+        answer
+    }
+
+    /// Checks whether the file is no longer at the path where it was opened.
+    pub fn is_moved(&self) -> bool {
+        match &*lock(self.slot) {
+            Some(open) => open.connection().has_moved(),
+            None => inode(&self.file) != self.inode,
+        }
+    }
+
+    fn open_again(&self) -> Result<Box<dyn FileHandle>, H::Error> {
+        let open = H::open(&self.file, self.busy_timeout)?;
+        if open.connection().has_moved() || inode(&self.file) != self.inode {
+            return Err(H::error(failure("the database file was moved, deleted or replaced")));
+        }
+        Ok(Box::new(open))
+    }
+}
+
+/// Returns a handle as what it is. Only handles of this type are in its slot.
+fn as_handle<H: OpenFile>(open: &dyn FileHandle) -> Result<&H, H::Error> {
+    let open: &dyn Any = open;
+    open.downcast_ref().ok_or_else(|| H::error(failure("the connection has another type")))
+}
+
+impl<H> Drop for OwnConnection<H> {
+    fn drop(&mut self) {
+        drop(lock(self.slot).take());
+        lock(&SLOTS).free.push(self.slot);
+    }
+}
+
+/// Has our connections closed before each fork of this process.
+pub fn close_before_forks() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| at_fork(before_fork, after_fork));
+}
+
+/// Returns which file is at a path. Does not open it: closing it would drop SQLite's locks.
+fn inode(file: &str) -> Option<Inode> {
+    let found = fs::metadata(file).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+/// The slots of this process. They are never freed, but used again, so that a fork can keep them
+/// locked.
+struct Slots {
+    all: Vec<&'static Slot>,
+    free: Vec<&'static Slot>,
+}
+
+static SLOTS: Mutex<Slots> = Mutex::new(Slots { all: Vec::new(), free: Vec::new() });
+
+impl Slots {
+    fn take(&mut self) -> &'static Slot {
+        self.free.pop().unwrap_or_else(|| {
+            let slot: &'static Slot = Box::leak(Box::default());
+            self.all.push(slot);
+            slot
+        })
+    }
+}
+
+/// What the thread that forks keeps locked meanwhile, so that no connection is opened.
+struct Forking {
+    _closed: Vec<LockedSlot>,
+    _slots: MutexGuard<'static, Slots>,
+}
+
+thread_local! {
+    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
+}
+
+extern "C" fn before_fork() {
+    let slots = lock(&SLOTS);
+    let deadline = Instant::now() + PATIENCE;
+    let mut closed = Vec::with_capacity(slots.all.len());
+    for slot in &slots.all {
+        let Some(mut slot) = lock_until(slot, deadline) else { continue };
+        if let Some(open) = slot.take() {
+            // A checkpoint takes time, and the next use opens the file again.
+            open.connection().keep_log_at_close();
+        }
+        closed.push(slot);
+    }
+    let forking = Forking { _closed: closed, _slots: slots };
+    // A thread that is about to end has no such storage any more. Then nothing stays locked.
+    let _ = FORKING.try_with(|own| own.replace(Some(forking)));
+}
+
+extern "C" fn after_fork() {
+    let _ = FORKING.try_with(|own| own.take());
+}
+
+fn lock_until(slot: &'static Slot, deadline: Instant) -> Option<LockedSlot> {
+    loop {
+        match slot.try_lock() {
+            Ok(locked) => return Some(locked),
+            Err(TryLockError::Poisoned(error)) => return Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(TryLockError::WouldBlock) => return None,
+        }
+    }
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,275 @@
+//! A file as a place: what a hold and a wait ask of it, on the caller's connection.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use litelease_core::{ClaimResult, Claimant, Lease, RequestResult};
+use litelease_store::{Error, Value, When};
+
+use super::{DatabaseFile, FileError, FileLeases, GrantKind, KeptRows, in_ms, is_busy, now_ms};
+use crate::{Claimed, Clock, Granted, Home, NoKeeper, Place, Rows, SystemClock, Waiter, Wish, nap};
+
+type Result<T, E = FileError> = std::result::Result<T, E>;
+
+/// How long a waiter sleeps if the name is free and the file is not.
+const LOCKED_PAUSE_MS: i64 = 10;
+
+/// A file as a place, for one hold or one wait.
+pub struct FilePlace<'l, A> {
+    asks: A,
+    /// The file.
+    pub file: DatabaseFile,
+    /// Values and limits that are stored in the commit of a claim.
+    more: More<'l>,
+    waiter: Option<Waiter>,
+    /// The count of wake-ups before the last claim.
+    heard: u32,
+}
+
+/// The connection on which a place asks: the caller's, or one of our own.
+pub trait Asks {
+    /// Runs `work` on the leases.
+    fn with<T>(&self, work: impl FnOnce(FileLeases<'_>) -> Result<T>) -> Result<T>;
+
+    /// Fails with the reason if the caller wants to wait no longer.
+    fn go_on(&self) -> Result<()>;
+
+    /// Returns how long a wait sleeps at most before it asks whether to go on.
+    fn longest_nap(&self) -> Duration;
+}
+
+impl Asks for FileLeases<'_> {
+    fn with<T>(&self, work: impl FnOnce(FileLeases<'_>) -> Result<T>) -> Result<T> {
+        work(*self)
+    }
+
+    fn go_on(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn longest_nap(&self) -> Duration {
+        Duration::MAX
+    }
+}
+
+/// Values and limits that are stored with a grant, and end with it.
+#[derive(Default)]
+pub struct More<'l> {
+    /// The value.
+    pub value: Option<Value<'l>>,
+    /// How often the holder must make progress.
+    pub progress_within: Option<Duration>,
+    /// How long the name may be held.
+    pub max_time: Option<Duration>,
+}
+
+impl<'l, A: Asks> FilePlace<'l, A> {
+    /// Fails inside a transaction, whose snapshot would never show that the name has become free,
+    /// and for a database in memory.
+    pub fn new(asks: A, more: More<'l>) -> Result<Self> {
+        let file = asks.with(|leases| match leases.store.is_in_transaction() {
+            true => Err(FileError::InTransaction),
+            false => DatabaseFile::behind(leases.store).ok_or(FileError::InMemory),
+        })?;
+        Ok(FilePlace { asks, file, more, waiter: None, heard: 0 })
+    }
+
+    fn sleep(&mut self, until_expiry_ms: i64, at_most: Duration) {
+        match &self.waiter {
+            Some(waiter) => {
+                let time = nap(until_expiry_ms, at_most.min(self.asks.longest_nap()));
+                waiter.nap(self.heard, time);
+            }
+            // Reads once more before it sleeps: what happened before it listened was not heard.
+            None => self.waiter = Some(Waiter::at(Path::new(&*self.file))),
+        }
+    }
+
+    /// Claims once, on these leases.
+    fn make(&self, leases: FileLeases<'_>, wish: &Wish<'_>) -> Result<ClaimResult, Error> {
+        if self.more.is_empty() {
+            return ask(leases, wish);
+        }
+        // A busy name is answered without the write lock, as by a plain claim.
+        if wish.dead.is_none()
+            && let Some(current) = leases.inspect(wish.name)?
+        {
+            return Ok(ClaimResult::Busy(current));
+        }
+        let tx = leases.begin()?;
+        let answer = ask(*tx, wish)?;
+        if let ClaimResult::Acquired(lease) = &answer {
+            self.more.store(*tx, lease)?;
+            tx.commit()?;
+        }
+        Ok(answer)
+    }
+
+    fn check_moved(&self, leases: FileLeases<'_>) -> Result<()> {
+        match leases.store.connection().has_moved() {
+            true => Err(FileError::Moved(self.file.path.clone())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl<A: Asks> Place for FilePlace<'_, A> {
+    type Error = FileError;
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+
+    fn home(&self) -> Result<Home, NoKeeper> {
+        self.file.home("names")
+    }
+
+    fn claim(&mut self, wish: &Wish<'_>) -> Result<Claimed> {
+        self.asks.go_on()?;
+        // What is heard from here on happened after the row was read.
+        self.heard = self.waiter.as_ref().map_or(0, Waiter::heard);
+        self.asks.with(|leases| {
+            self.check_moved(leases)?;
+            match self.make(leases, wish)? {
+                ClaimResult::Acquired(lease) => {
+                    // Checked again: no other program may see the file that has the grant.
+                    self.check_moved(leases)?;
+                    Ok(Claimed::Granted(Granted::whole(lease)))
+                }
+                ClaimResult::Busy(current) => Ok(Claimed::Busy(current)),
+            }
+        })
+    }
+
+    fn request(&mut self, wish: &Wish<'_>) -> Result<Option<i64>> {
+        let Wish { name, owner, request, .. } = *wish;
+        self.asks.with(|FileLeases { store, .. }| {
+            let open = store.requested(name, When::Now, |requester, _| requester == owner)?;
+            Ok(match (request, open) {
+                (_, Some(true)) => store.repeat_request(name, owner, When::Now)?,
+                // Another owner has a request open, or this one is to make none.
+                (_, Some(false)) | (None, None) => None,
+                (Some(within), None) => {
+                    let within_ms = in_ms(within);
+                    store.request(name, owner, within_ms, When::Now, |answer| match answer {
+                        RequestResult::Requested { token, .. } => Some(token),
+                        RequestResult::RequestedBy { .. } | RequestResult::Rejected { .. } => None,
+                    })?
+                }
+            })
+        })
+    }
+
+    fn accept(
+        &mut self,
+        wish: &Wish<'_>,
+        handed: &Lease,
+        asked: Option<i64>,
+    ) -> Result<Option<Granted>> {
+        self.asks.with(|leases| {
+            let tx = leases.begin()?;
+            let (name, ttl_ms) = (wish.name, in_ms(wish.ttl));
+            let accepted = match asked {
+                Some(token) if handed.token > token => {
+                    let who = Claimant { owner: &handed.owner, token: Some(handed.token) };
+                    tx.store.renew(name, who, ttl_ms, When::Now, |a| a.into_owned())?.renewed()
+                }
+                _ => {
+                    let owned = |lease: Lease<&str>| lease.into_owned();
+                    tx.store.accept(name, wish.owner, ttl_ms, When::Now, owned)?
+                }
+            };
+            if let Some(lease) = &accepted {
+                self.more.store(*tx, lease)?;
+                tx.commit()?;
+            }
+            Ok(accepted.map(Granted::whole))
+        })
+    }
+
+    fn withdraw(&mut self, wish: &Wish<'_>) -> Result<Option<Lease>> {
+        self.asks.with(|leases| {
+            let _ = leases.store.withdraw_request(wish.name, wish.owner);
+            Ok(leases.inspect(wish.name)?)
+        })
+    }
+
+    fn take_back(&mut self, wish: &Wish<'_>) {
+        let _ = self.asks.with(|leases| Ok(leases.release_if_stored(wish.name, wish.owner)?));
+    }
+
+    fn wait(&mut self, _: &Wish<'_>, current: &Lease, at_most: Duration) {
+        self.sleep(current.expires_at_ms.saturating_sub(now_ms()), at_most);
+    }
+
+    fn pause(&mut self, error: &FileError, at_most: Duration) -> bool {
+        let may_pass = matches!(error, FileError::Verb(error) if is_busy(error));
+        if may_pass {
+            self.sleep(LOCKED_PAUSE_MS, at_most);
+        }
+        may_pass
+    }
+
+    fn rows(&self) -> Result<Box<dyn Rows>> {
+        let patience = |leases: FileLeases<'_>| Ok(leases.store.connection().busy_timeout());
+        let rows = open_rows(&self.file, GrantKind::Names, self.asks.with(patience)?)?;
+        // Checked again: they may be rows of a file that came in its place.
+        self.asks.with(|leases| self.check_moved(leases))?;
+        Ok(rows)
+    }
+}
+
+impl More<'_> {
+    fn is_empty(&self) -> bool {
+        self.value.is_none() && self.progress_within.is_none() && self.max_time.is_none()
+    }
+
+    fn store(&self, leases: FileLeases<'_>, lease: &Lease) -> Result<(), Error> {
+        let (store, Lease { name, token, .. }) = (leases.store, lease);
+        if let Some(value) = self.value {
+            let _ = store.attach(name, *token, value, When::Now)?;
+        }
+        if self.progress_within.is_some() || self.max_time.is_some() {
+            let not_after_ms = self.max_time.map(|time| now_ms().saturating_add(in_ms(time)));
+            let within_ms = self.progress_within.map(in_ms);
+            let _ = store.limit(name, *token, within_ms, not_after_ms, When::Now)?;
+        }
+        Ok(())
+    }
+}
+
+fn ask(leases: FileLeases<'_>, wish: &Wish<'_>) -> Result<ClaimResult, Error> {
+    let Wish { name, owner, .. } = *wish;
+    let (store, ttl_ms) = (leases.store, in_ms(wish.ttl));
+    match wish.dead {
+        Some(dead) => {
+            let dead = Claimant { owner: &dead.owner, token: Some(dead.token) };
+            store.claim_from_dead(name, owner, ttl_ms, When::Now, dead, |a| a.into_owned())
+        }
+        None => store.claim(name, owner, ttl_ms, When::Now, 0, |answer| answer.into_owned()),
+    }
+}
+
+/// Opens rows for the keeper.
+pub fn open_rows(
+    file: &DatabaseFile,
+    kind: GrantKind,
+    patience: Duration,
+) -> Result<Box<dyn Rows>, Error> {
+    Ok(Box::new(patiently(patience, || KeptRows::open(file, kind))?))
+}
+
+/// Opens something for the keeper. Its own connection waits for no writer, since other files wait
+/// for the keeper. So a writer that is in the way of its first read is waited for here.
+pub fn patiently<T>(patience: Duration, open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    let begin = SystemClock.now();
+    loop {
+        match open() {
+            Err(error) if is_busy(&error) && SystemClock.now() < begin + patience => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened => return opened,
+        }
+    }
+}
