@@ -38,7 +38,7 @@ test-begins:
 	@echo "It takes about ten minutes on two cores; the first time another ten, to build and to fetch what the tests use."
 
 test-rust: ## the Rust part of the tests
-	@scripts/setup cc strace sqlite3 redis-server initdb pgbouncer etcd openssl faketime ip pgrep curl node ruby
+	@scripts/setup cc strace sqlite3 redis-server initdb pgbouncer etcd openssl faketime ip pgrep curl node ruby ruby-sqlite3
 	@scripts/setup-node
 	@scripts/setup-browser
 	@scripts/setup-schemathesis

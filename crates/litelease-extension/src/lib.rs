@@ -12,7 +12,7 @@ mod write_lock;
 use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;
 use std::ptr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use litelease_store::{Api, Callbacks, Connection, Library, c_string, code, sqlite3};
 
@@ -27,9 +27,6 @@ const MAX_LIBRARIES: usize = 4;
 /// The libraries that have loaded the extension, by the address of their table.
 static LIBRARIES: [OnceLock<(usize, Api)>; MAX_LIBRARIES] =
     [const { OnceLock::new() }; MAX_LIBRARIES];
-
-/// Held while a library takes its place.
-static TAKING: Mutex<()> = Mutex::new(());
 
 /// The library in the n-th place.
 struct LoadedLibrary<const N: usize>;
@@ -114,15 +111,19 @@ unsafe fn load(db: *mut sqlite3, table: &'static Routines) -> Result<(), String>
 /// # Safety
 /// As for [`load`], with the library in the place.
 unsafe fn register<L: Library>(db: *mut sqlite3) -> Result<(), String> {
-    // SAFETY: as promised.
-    let registered =
-        unsafe { litelease_store::sql::register::<L>(Connection::from_raw(db, L::api())) };
+    // SAFETY: as promised; so it is below.
+    let connection = unsafe { Connection::from_raw(db, L::api()) };
+    #[cfg(unix)]
+    // SAFETY: as above.
+    let registered = unsafe { litelease_hold::file::sql::register::<L>(connection) };
+    #[cfg(not(unix))]
+    // SAFETY: as above.
+    let registered = unsafe { litelease_store::sql::register::<L>(connection, &[]) };
     registered.map_err(|error| format!("litelease: {error}"))
 }
 
 /// The place of the library that a table belongs to. One that is new takes the next.
 fn place_of(table: &'static Routines) -> Result<usize, String> {
-    let _taking = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let address = ptr::from_ref(table) as usize;
     for (place, library) in LIBRARIES.iter().enumerate() {
         let callbacks = match place {

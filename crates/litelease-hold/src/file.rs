@@ -4,8 +4,10 @@
 //! The database is never opened but by SQLite: closing it again would drop SQLite's locks on it.
 
 mod connection;
+mod fork;
 mod place;
 mod rows;
+pub mod sql;
 mod writer;
 
 use std::fmt;
@@ -18,9 +20,7 @@ use litelease_store::{Api, Error, Failure, Store, When, code};
 
 use crate::{Home, NoKeeper, Notifier, ProcessKeeper};
 
-pub use connection::{
-    FileConnection, FileHandle, OpenFile, OwnConnection, close_before_forks, read_once,
-};
+pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
 pub use place::{Asks, FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};
 pub use writer::write_lock_pid;

@@ -4,10 +4,10 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
+use litelease_sys::spawn_without_signals;
 
 use crate::process_keeper::unshared;
 use crate::watch::Listener;
@@ -89,7 +89,7 @@ impl Keeper {
                 alarm.wait(time);
             }
         };
-        spawn(body).map(drop)
+        spawn_without_signals("litelease keeper", body).map(drop)
     }
 
     /// Begins to renew `hold`. Holds with equal keys share rows, which `open` opens for the first
@@ -189,10 +189,6 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.alarm.ring();
     }
-}
-
-fn spawn(body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
-    thread::Builder::new().name("litelease keeper".into()).spawn(body)
 }
 
 impl Alarm {

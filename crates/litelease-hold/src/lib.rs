@@ -31,7 +31,6 @@ mod bell;
 mod clock;
 #[cfg(feature = "file")]
 pub mod file;
-mod fork;
 mod held;
 mod hold;
 mod hold_error;
@@ -51,7 +50,6 @@ mod worker;
 
 pub use bell::Bell;
 pub use clock::{Clock, SystemClock};
-pub use fork::at_fork;
 pub use held::{Held, abandon, end, held_from, hold, hold_of, keep};
 pub use hold::{HandoverRequest, HeldGrant, Hold, Renewal, Window};
 pub use hold_error::HoldError;

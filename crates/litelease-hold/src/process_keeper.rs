@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,9 @@ pub struct ProcessKeeper {
     /// ever, by a thread that is not there.
     process: AtomicU32,
 }
+
+/// The lock of a keeper that lives as long as the program.
+pub(crate) type KeeperLock = MutexGuard<'static, Option<Arc<Keeper>>>;
 
 /// Why there is no keeper.
 #[derive(Debug)]
@@ -64,6 +67,18 @@ impl ProcessKeeper {
         self.process.store(std::process::id(), Ordering::SeqCst);
         *keeper = Some(new.clone());
         Ok(new)
+    }
+
+    /// Keeps other threads from starting or stopping the keeper, during a fork.
+    pub(crate) fn lock(&'static self) -> KeeperLock {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins without a keeper in a process that was just forked. The parent's is left alone: its
+    /// thread is not there, and its locks may be taken for ever.
+    pub(crate) fn begin_anew(&'static self, mut lock: KeeperLock) {
+        std::mem::forget(lock.take());
+        self.process.store(0, Ordering::SeqCst);
     }
 
     /// Stops the keeper and closes its connections, for a program that is about to end. SQLite

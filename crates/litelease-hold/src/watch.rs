@@ -8,9 +8,13 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
+
+use litelease_sys::spawn_without_signals;
 
 /// Is told when a file was written. A nudge is only a hint.
 pub(crate) trait Listener: Send + Sync {
@@ -28,7 +32,7 @@ type Listeners = HashMap<i32, Vec<Weak<dyn Listener>>>;
 const EVENTS: u32 = libc::IN_MODIFY | libc::IN_ATTRIB | libc::IN_MOVE_SELF;
 
 struct Watcher {
-    /// A forked child has no such thread, and the lock may be taken for ever there.
+    /// A forked process has no such thread, and the lock may be taken for ever there.
     pid: u32,
     /// The inotify instance.
     events: File,
@@ -39,11 +43,7 @@ struct Watcher {
 ///
 /// If the system has no more watches, waiters rely on the slow poll.
 pub(crate) fn watch<L: Listener + 'static>(database: &Path, listener: &Arc<L>) {
-    static WATCHER: OnceLock<Option<Arc<Watcher>>> = OnceLock::new();
-    let Some(watcher) = WATCHER.get_or_init(Watcher::start) else { return };
-    if watcher.pid != std::process::id() {
-        return;
-    }
+    let Some(watcher) = Watcher::get() else { return };
     let mut wal = database.as_os_str().to_owned();
     wal.push("-wal");
     let listener: Weak<L> = Arc::downgrade(listener);
@@ -52,7 +52,33 @@ pub(crate) fn watch<L: Listener + 'static>(database: &Path, listener: &Arc<L>) {
 }
 
 impl Watcher {
-    fn start() -> Option<Arc<Self>> {
+    /// Returns the watcher of this process. A forked one starts its own, and leaves its parent's
+    /// alone.
+    fn get() -> Option<&'static Self> {
+        static WATCHER: AtomicPtr<Watcher> = AtomicPtr::new(ptr::null_mut());
+        let found = WATCHER.load(Ordering::Acquire);
+        // SAFETY: a watcher that was stored is never freed.
+        if let Some(watcher) = unsafe { found.as_ref() }
+            && watcher.pid == std::process::id()
+        {
+            return Some(watcher);
+        }
+        let new = Box::into_raw(Box::new(Watcher::new()?));
+        let stored = WATCHER.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire);
+        if stored.is_err() {
+            // SAFETY: it was not stored, so no other thread has it.
+            drop(unsafe { Box::from_raw(new) });
+            return Watcher::get();
+        }
+        // SAFETY: it is stored, and so never freed.
+        let watcher: &'static Watcher = unsafe { &*new };
+        let body = move || while watcher.pass_on().is_some() {};
+        // Without a thread, waiters rely on the slow poll.
+        let _ = spawn_without_signals("litelease watch", body);
+        Some(watcher)
+    }
+
+    fn new() -> Option<Self> {
         // SAFETY: no pointers are involved.
         let events = unsafe { libc::inotify_init1(libc::IN_CLOEXEC) };
         if events < 0 {
@@ -60,14 +86,7 @@ impl Watcher {
         }
         // SAFETY: the descriptor is new, and nothing else owns it.
         let events = unsafe { File::from_raw_fd(events) };
-        let watcher = Watcher { pid: std::process::id(), events, listeners: Mutex::default() };
-        let watcher = Arc::new(watcher);
-        let body = {
-            let watcher = watcher.clone();
-            move || while watcher.pass_on().is_some() {}
-        };
-        thread::Builder::new().name("litelease watch".into()).spawn(body).ok()?;
-        Some(watcher)
+        Some(Watcher { pid: std::process::id(), events, listeners: Mutex::default() })
     }
 
     fn add(&self, path: &Path, listener: Weak<dyn Listener>) {

@@ -76,7 +76,7 @@ pub fn pretend(boot: Option<Boot>) {
     PRETENDED.set(boot);
 }
 
-fn left() -> std::sync::MutexGuard<'static, BTreeMap<String, i64>> {
+pub(crate) fn left() -> std::sync::MutexGuard<'static, BTreeMap<String, i64>> {
     LEFT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

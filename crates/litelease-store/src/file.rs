@@ -14,7 +14,7 @@ const WAL: &str = "PRAGMA main.journal_mode = WAL";
 impl Store {
     /// The full path of the main database; none for one in memory or a temporary one.
     pub fn file(&self) -> Option<String> {
-        Some(self.connection.filename()).filter(|path| !path.is_empty())
+        self.connection.file()
     }
 
     /// Checks whether a transaction is open on the connection, or a statement that keeps one.

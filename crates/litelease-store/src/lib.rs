@@ -86,3 +86,9 @@ pub use sqlite::{
 };
 pub use store::Store;
 pub use verbs::{Arguments, Misuse, VERBS, Verb, verb};
+
+/// Takes the locks that verbs on any thread may hold for a moment, for a process that forks. They
+/// are free again when the result is dropped.
+pub fn lock_process() -> impl Sized + 'static {
+    (present::all_refusals(), boot::left())
+}

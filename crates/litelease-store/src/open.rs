@@ -77,6 +77,11 @@ impl Drop for OpenConnection {
 }
 
 impl Connection {
+    /// Returns the full path of the main database; none for one in memory or a temporary one.
+    pub fn file(self) -> Option<String> {
+        Some(self.filename()).filter(|path| !path.is_empty())
+    }
+
     /// Sets how long a statement waits for another connection's lock.
     pub fn set_busy_timeout(self, time: Duration) {
         let (db, api) = self.as_raw();

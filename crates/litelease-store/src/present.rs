@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use litelease_core::is_newest;
 
@@ -25,6 +25,10 @@ struct Presented(RefCell<Vec<(Box<str>, i64)>>);
 
 /// How often guards have refused a write, by file, number of the guarded table, and name.
 static REFUSALS: Mutex<BTreeMap<(String, i64, String), u64>> = Mutex::new(BTreeMap::new());
+
+pub(crate) fn all_refusals() -> MutexGuard<'static, BTreeMap<(String, i64, String), u64>> {
+    REFUSALS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// More than any file has guards: whoever calls the function for fun shall not fill the memory.
 const MOST_COUNTERS: usize = 10_000;
@@ -87,13 +91,13 @@ impl Connection {
 
 /// How often the guards of a table by a name have refused a write in this process.
 pub(crate) fn refusals(file: String, number: i64, name: &str) -> u64 {
-    let counters = REFUSALS.lock().unwrap_or_else(PoisonError::into_inner);
+    let counters = all_refusals();
     counters.get(&(file, number, name.to_owned())).copied().unwrap_or(0)
 }
 
 /// Begins to count anew for a table that gets a number which another one may have had.
 pub(crate) fn forget_refusals(file: &str, number: i64) {
-    let mut counters = REFUSALS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut counters = all_refusals();
     counters.retain(|(counted, of, _), _| counted != file || *of != number);
 }
 
@@ -163,7 +167,7 @@ pub(crate) unsafe extern "C" fn refused<L: Library>(
         }
         if let Some((number, name)) = number.zip(name) {
             let key = (connection.place(), number, name.to_owned());
-            let mut counters = REFUSALS.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut counters = all_refusals();
             if counters.len() < MOST_COUNTERS || counters.contains_key(&key) {
                 *counters.entry(key).or_default() += 1;
             }

@@ -175,7 +175,7 @@ pub mod code {
     /// The file is read-only.
     pub const READONLY: c_int = 8;
     /// A statement was interrupted.
-    pub(crate) const INTERRUPT: c_int = 9;
+    pub const INTERRUPT: c_int = 9;
     /// Text or a blob is longer than the connection allows.
     pub(crate) const TOOBIG: c_int = 18;
     /// A constraint was violated.
@@ -302,7 +302,7 @@ impl Connection {
 
     /// Checks whether no transaction is open.
     #[inline]
-    pub(crate) fn is_autocommit(self) -> bool {
+    pub fn is_autocommit(self) -> bool {
         // SAFETY: `db` is open, by the promise of `from_raw`; so it is for every call below.
         unsafe { (self.api.get_autocommit)(self.db) != 0 }
     }

@@ -7,7 +7,8 @@
 //! it and of the umask.
 //!
 //! [`held_locks`] lists the locks that processes hold on any file. [`write_lock`] is a fair lock
-//! across processes, on such a file.
+//! across processes, on such a file. A library that is loaded into a process asks for calls at a
+//! fork and at the end, for threads without signals, and to stay loaded.
 //!
 //! This crate knows nothing of SQLite and never opens the database: closing it would drop SQLite's
 //! locks on it.
@@ -16,6 +17,8 @@ mod access;
 mod database;
 mod error;
 mod locks;
+#[cfg(unix)]
+mod process;
 mod side_file;
 pub mod write_lock;
 
@@ -24,4 +27,6 @@ pub use access::exposure;
 pub use database::{create_private, resolve};
 pub use error::Error;
 pub use locks::{FileLock, LockKind, held_locks};
+#[cfg(unix)]
+pub use process::{at_exit, at_fork, pin_library, spawn_without_signals};
 pub use side_file::SideFile;

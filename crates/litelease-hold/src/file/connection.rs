@@ -1,28 +1,19 @@
 //! Connections that this crate keeps open for itself: closed before the process forks, and opened
 //! again by their next use.
-//!
-//! SQLite keeps a list of the files that a process has open, with the locks that it has on them. A
-//! fork copies the list, but not the locks. In the child, a new connection to a file of the list
-//! takes no lock of its own. So the parent's last close finds no other process, and deletes the
-//! log while the child goes on writing to it: commits that the child was told of are lost.
 
 use std::any::Any;
-use std::cell::RefCell;
 use std::fs;
 use std::marker::PhantomData;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease_store::{Connection, Error, Failure, OpenConnection, Store, code};
 
+use super::fork::close_before_forks;
 use super::{DatabaseFile, FileLeases};
-use crate::{Notifier, at_fork};
-
-/// How long a fork waits for a connection that is in use. A disk that does not answer must not keep
-/// the program from forking.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::Notifier;
 
 /// A connection of our own to a file that is there, with its leases.
 pub struct FileConnection {
@@ -183,12 +174,6 @@ impl<H> Drop for OwnConnection<H> {
     }
 }
 
-/// Has our connections closed before each fork of this process.
-pub fn close_before_forks() {
-    static REGISTERED: Once = Once::new();
-    REGISTERED.call_once(|| at_fork(before_fork, after_fork));
-}
-
 /// Returns which file is at a path. Does not open it: closing it would drop SQLite's locks.
 fn inode(file: &str) -> Option<Inode> {
     let found = fs::metadata(file).ok()?;
@@ -214,35 +199,29 @@ impl Slots {
     }
 }
 
-/// What the thread that forks keeps locked meanwhile, so that no connection is opened.
-struct Forking {
-    _closed: Vec<LockedSlot>,
-    _slots: MutexGuard<'static, Slots>,
+/// Our connections, closed and locked, so that none is opened. Dropping it unlocks them.
+pub(crate) struct Closed {
+    _slots: Vec<LockedSlot>,
+    _list: MutexGuard<'static, Slots>,
 }
 
-thread_local! {
-    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
-}
-
-extern "C" fn before_fork() {
-    let slots = lock(&SLOTS);
-    let deadline = Instant::now() + PATIENCE;
-    let mut closed = Vec::with_capacity(slots.all.len());
-    for slot in &slots.all {
-        let Some(mut slot) = lock_until(slot, deadline) else { continue };
+/// Closes our connections and keeps them closed. Returns false with them if one was in use until
+/// `deadline`, and so is still open.
+pub(crate) fn close_all(deadline: Instant) -> (Closed, bool) {
+    let (list, mut are_closed) = (lock(&SLOTS), true);
+    let mut slots = Vec::with_capacity(list.all.len());
+    for slot in &list.all {
+        let Some(mut slot) = lock_until(slot, deadline) else {
+            are_closed = false;
+            continue;
+        };
         if let Some(open) = slot.take() {
             // A checkpoint takes time, and the next use opens the file again.
             open.connection().keep_log_at_close();
         }
-        closed.push(slot);
+        slots.push(slot);
     }
-    let forking = Forking { _closed: closed, _slots: slots };
-    // A thread that is about to end has no such storage any more. Then nothing stays locked.
-    let _ = FORKING.try_with(|own| own.replace(Some(forking)));
-}
-
-extern "C" fn after_fork() {
-    let _ = FORKING.try_with(|own| own.take());
+    (Closed { _slots: slots, _list: list }, are_closed)
 }
 
 fn lock_until(slot: &'static Slot, deadline: Instant) -> Option<LockedSlot> {

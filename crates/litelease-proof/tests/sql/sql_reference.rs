@@ -98,7 +98,9 @@ fn whole_reals_are_as_good_as_integers() {
 }
 
 fn answers_what_the_document_says(written: impl Fn(&str) -> String) {
-    let conn = Connection::open_in_memory().unwrap();
+    // Holds need a file.
+    let folder = tempfile::tempdir().unwrap();
+    let conn = Connection::open(folder.path().join("app.sqlite3")).unwrap();
     litelease::functions::register(&conn).unwrap();
     let shown = document();
     assert!(shown.len() > 30, "only {} statements", shown.len());
@@ -193,6 +195,19 @@ fn the_programs_in_javascript_run_as_written() {
         let mut node = node();
         assert_eq!(printed(node.args(["-e", &program]), folder.path()), wanted, "{module}");
     }
+}
+
+#[test]
+fn the_program_in_python_holds_a_name() {
+    let programs: Vec<String> =
+        programs("python").into_iter().map(|(program, _)| program).collect();
+    let program = programs.iter().find(|program| program.contains("litelease_hold")).unwrap();
+    let folder = project();
+    let mut python = Command::new("/usr/bin/python3");
+    let wanted = "part 0 under token 1\npart 1 under token 1\npart 2 under token 1\n";
+    assert_eq!(printed(python.args(["-c", program]), folder.path()), wanted);
+    let db = litelease::Litelease::open(folder.path().join("app.sqlite3")).unwrap();
+    assert_eq!(db.owner("nightly").unwrap(), None, "released");
 }
 
 /// PHP, if it is there with SQLite and can load extensions.

@@ -5,21 +5,25 @@ use std::ffi::c_int;
 use crate::{Value, When};
 
 /// The name and type of an argument.
-pub(crate) struct Argument {
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    /// What NULL is for, where it may be given.
-    pub(crate) null: Option<&'static str>,
+pub struct Argument {
+    /// Its name, for errors.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// The meaning of NULL, where it may be given.
+    pub null: Option<&'static str>,
 }
 
 /// What an argument must be.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// TEXT.
     Text,
     /// Or a REAL without a fraction: JavaScript's numbers arrive as such.
     Integer,
     /// 0 or 1.
     Flag,
+    /// Any value.
     Anything,
 }
 
@@ -70,12 +74,13 @@ impl Argument {
 }
 
 /// The arguments of one call, each of which is what it must be.
-pub(crate) struct Arguments<'a> {
+pub struct Arguments<'a> {
     pub(crate) given: &'a [Option<Value<'a>>],
 }
 
 impl<'a> Arguments<'a> {
-    pub(crate) fn text(&self, at: usize) -> &'a str {
+    /// A text that must be given.
+    pub fn text(&self, at: usize) -> &'a str {
         self.optional_text(at).unwrap_or_default()
     }
 
@@ -84,14 +89,15 @@ impl<'a> Arguments<'a> {
         self.value(at).and_then(Value::text)
     }
 
+    /// A number that must be given.
     #[inline]
-    pub(crate) fn integer(&self, at: usize) -> i64 {
+    pub fn integer(&self, at: usize) -> i64 {
         self.optional(at).unwrap_or_default()
     }
 
     /// A number that may have been left out.
     #[inline]
-    pub(crate) fn optional(&self, at: usize) -> Option<i64> {
+    pub fn optional(&self, at: usize) -> Option<i64> {
         self.value(at).and_then(whole)
     }
 

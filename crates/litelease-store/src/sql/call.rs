@@ -25,13 +25,16 @@ struct Registered {
     shared: Rc<Shared>,
 }
 
-/// Puts the functions and the table-valued functions on a connection. Doing it again changes
-/// nothing.
+/// Puts the functions and the table-valued functions on a connection, and `more` functions of the
+/// caller's. Doing it again changes nothing.
 ///
 /// # Safety
 /// The functions use the connection until it is closed, so what [`Connection::from_raw`] asks for
 /// must hold until then. `L` must be the library of the connection.
-pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> {
+pub unsafe fn register<L: Library>(
+    connection: Connection,
+    more: &'static [Function],
+) -> Result<(), Error> {
     // SQLite does not let a function be replaced while a statement runs, and there is no need to.
     let sql = format!("SELECT litelease_version() = '{}'", env!("CARGO_PKG_VERSION"));
     if connection.answers_one(&sql).unwrap_or(false) {
@@ -45,7 +48,7 @@ pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> 
         unsafe { table::register::<L>(connection, table, Rc::clone(&shared)) }?;
     }
     connection.register_presentations()?;
-    for function in queue::FUNCTIONS.iter().chain(FUNCTIONS) {
+    for function in more.iter().chain(queue::FUNCTIONS).chain(FUNCTIONS) {
         for count in function.required..=function.arguments.len() {
             let registered = Registered { function, shared: Rc::clone(&shared) };
             // SAFETY: as this function asks.

@@ -10,31 +10,39 @@ use crate::sql::arguments::{Argument, Arguments, Kind};
 use crate::sql::{keep, limit, read, request, value};
 
 /// One SQL function.
-pub(crate) struct Function {
-    pub(crate) name: &'static str,
-    pub(crate) arguments: &'static [Argument],
+pub struct Function {
+    /// Its name.
+    pub name: &'static str,
+    /// Its arguments.
+    pub arguments: &'static [Argument],
     /// How many of them must be given.
-    pub(crate) required: usize,
-    pub(crate) kind: Writes,
-    pub(crate) run: fn(&Store, &Arguments<'_>) -> Result<Answer, Error>,
+    pub required: usize,
+    /// Its effect on the database.
+    pub kind: Writes,
+    /// Answers a call.
+    pub run: fn(&Store, &Arguments<'_>) -> Result<Answer, Error>,
 }
 
 /// The effect of a function on the database. One that writes may be called by a statement of the
 /// application only, never by a view, trigger or generated column of a file that somebody else
 /// could have made.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Writes {
+pub enum Writes {
+    /// It writes.
     Yes,
+    /// It only reads.
     No,
 }
 
 /// The answer of a function.
-pub(crate) use crate::OwnedValue as Answer;
+pub use crate::OwnedValue as Answer;
 
-pub(crate) const NAME: Argument = Argument { name: "name", kind: Kind::Text, null: None };
+/// The argument `name`.
+pub const NAME: Argument = Argument { name: "name", kind: Kind::Text, null: None };
 pub(crate) const OWNER: Argument = Argument { name: "owner", kind: Kind::Text, null: None };
 const NEW_OWNER: Argument = Argument { name: "new_owner", kind: Kind::Text, null: None };
-pub(crate) const TTL: Argument = Argument { name: "ttl_ms", kind: Kind::Integer, null: None };
+/// The argument `ttl_ms`.
+pub const TTL: Argument = Argument { name: "ttl_ms", kind: Kind::Integer, null: None };
 pub(crate) const NOW: Argument =
     Argument { name: "now_ms", kind: Kind::Integer, null: Some("for the system clock") };
 pub(crate) const TOKEN: Argument = Argument { name: "token", kind: Kind::Integer, null: None };

@@ -17,4 +17,6 @@ mod table;
 mod tables;
 mod value;
 
+pub use arguments::{Argument, Arguments, Kind};
 pub use call::register;
+pub use functions::{Answer, Function, NAME, TTL, Writes};

@@ -1,0 +1,86 @@
+//! The gate around forks: what is ours is closed or locked while the process forks.
+//!
+//! SQLite keeps a list of the files that a process has open, with the locks that it has on them. A
+//! fork copies the list, but not the locks. In the child, a new connection to a file of the list
+//! takes no lock of its own. So the parent's last close finds no other process, and deletes the
+//! log while the child goes on writing to it: commits that the child was told of are lost. And a
+//! lock that some thread has at the fork is never released in the child, which has no such thread.
+//!
+//! So the thread that forks first takes all locks of the process that ours may hold, and closes
+//! our connections. Their next use opens them again.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use litelease_sys::at_fork;
+
+use super::connection::close_all;
+use super::{FILES, sql};
+use crate::process_keeper::KeeperLock;
+
+/// How long a fork waits for connections that are in use. A disk that does not answer must not keep
+/// the program from forking.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A forked process may hold names itself, with a keeper of its own.
+static MAY_HOLD: AtomicBool = AtomicBool::new(false);
+
+/// A connection of ours was open at the fork that made this process.
+static HAD_OPEN: AtomicBool = AtomicBool::new(false);
+
+/// The locks that the thread that forks keeps meanwhile.
+struct Forking {
+    keeper: KeeperLock,
+    _locks: Vec<Box<dyn Any>>,
+}
+
+thread_local! {
+    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
+}
+
+/// Has our connections closed before each fork of this process.
+pub(crate) fn close_before_forks() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| at_fork(before, in_parent, in_child));
+}
+
+/// Lets processes that are forked from now on hold names, with a keeper of their own.
+pub(crate) fn let_children_hold() {
+    close_before_forks();
+    MAY_HOLD.store(true, Ordering::SeqCst);
+}
+
+/// Checks whether a connection of ours stayed open at the fork that made this process, because it
+/// was in use for too long. Then SQLite takes no locks here.
+pub(crate) fn had_open_connection() -> bool {
+    HAD_OPEN.load(Ordering::SeqCst)
+}
+
+extern "C" fn before() {
+    // In the order in which other code takes them.
+    let known = sql::lock_known();
+    let keeper = FILES.lock();
+    let (connections, are_closed) = close_all(Instant::now() + PATIENCE);
+    HAD_OPEN.store(!are_closed, Ordering::SeqCst);
+    let store = litelease_store::lock_process();
+    let locks: Vec<Box<dyn Any>> = vec![Box::new(store), Box::new(connections), Box::new(known)];
+    // A thread that is about to end has no such storage any more. Then nothing stays locked.
+    let _ = FORKING.try_with(|own| own.replace(Some(Forking { keeper, _locks: locks })));
+}
+
+extern "C" fn in_parent() {
+    HAD_OPEN.store(false, Ordering::SeqCst);
+    let _ = FORKING.try_with(|own| own.take());
+}
+
+extern "C" fn in_child() {
+    let forking = FORKING.try_with(|own| own.take()).ok().flatten();
+    if let Some(forking) = forking
+        && MAY_HOLD.load(Ordering::SeqCst)
+    {
+        FILES.begin_anew(forking.keeper);
+    }
+}

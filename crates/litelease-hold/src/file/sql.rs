@@ -1,0 +1,425 @@
+//! Holds in SQL: `litelease_hold`, `litelease_held` and `litelease_unhold`, for every language that
+//! can load the extension.
+//!
+//! A hold belongs to the connection that made it, and ends when that closes. It is asked for and
+//! renewed on connections of our own, in the same SQLite library; the caller's is only asked which
+//! file it has open, and whether the caller was interrupted.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use litelease_store::sql::{Answer, Argument, Arguments, Function, Kind, NAME, TTL, Writes};
+use litelease_store::{
+    Caller, Connection, Error, Failure, Library, Store, code, sqlite3_context, sqlite3_value,
+};
+use litelease_sys::{at_exit, pin_library};
+
+use super::fork::{had_open_connection, let_children_hold};
+use super::{
+    Asks, DatabaseFile, FileConnection, FileError, FileLeases, FilePlace, More, OwnConnection,
+    is_busy,
+};
+use crate::{Clock, Held, HoldError, HolderKind, Identity, SystemClock, Window, Wish, hold};
+
+const WAIT: Argument = Argument { name: "wait_ms", kind: Kind::Integer, null: Some("for no wait") };
+
+/// The functions.
+const HOLDS: &[Function] = &[
+    Function {
+        name: "litelease_hold",
+        arguments: &[NAME, TTL, WAIT],
+        required: 2,
+        kind: Writes::Yes,
+        run: hold_in_sql,
+    },
+    Function {
+        name: "litelease_held",
+        arguments: &[NAME],
+        required: 1,
+        kind: Writes::Yes,
+        run: held,
+    },
+    Function {
+        name: "litelease_unhold",
+        arguments: &[NAME],
+        required: 1,
+        kind: Writes::Yes,
+        run: unhold,
+    },
+];
+
+/// How long a call waits before it asks again whether its caller was interrupted.
+const STEP: Duration = Duration::from_millis(50);
+
+/// How long the end of a process may be held up to release what it holds.
+const AT_EXIT: Duration = Duration::from_millis(100);
+
+/// The VFSs of SQLite that lock files as other processes expect it.
+const LOCKING: [&str; 4] = ["unix", "unix-dotfile", "win32", "win32-longpath"];
+
+/// A connection that has the functions, and what it holds.
+pub(crate) struct Known {
+    /// The process that has opened it.
+    process: u32,
+    /// The address of the functions of its library.
+    api: usize,
+    /// Its main database file, as device and number.
+    file: (u64, u64),
+    holds: Vec<Held>,
+}
+
+/// The connections that have the functions, by their addresses.
+static KNOWN: Mutex<BTreeMap<usize, Known>> = Mutex::new(BTreeMap::new());
+
+/// Puts all SQL functions on a connection, those for holds among them. Doing it again changes
+/// nothing.
+///
+/// # Safety
+/// As for [`litelease_store::sql::register`].
+pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> {
+    // SAFETY: as this function asks.
+    unsafe { litelease_store::sql::register::<L>(connection, HOLDS) }?;
+    let Some(file) = file_number(connection) else { return Ok(()) };
+    let (address, api) = (address(connection), connection.as_raw().1);
+    if lock_known().contains_key(&address) {
+        return Ok(());
+    }
+    let_children_hold();
+    // SQLite frees the data of a function when the connection closes. No other copy of this code
+    // in the process has this name, so loading the extension again does not replace it.
+    let name = format!("litelease_closing_{:x}", ptr::from_ref(&KNOWN) as usize);
+    let data: (*mut c_void, _) = (connection.as_raw().0.cast(), Some(closed as _));
+    // SAFETY: the function ignores its data, and `closed` takes it for an address only.
+    unsafe { connection.register(&name, 0, Caller::Statement, nothing, Some(data)) }?;
+    let (process, api) = (process::id(), ptr::from_ref(api) as usize);
+    lock_known().insert(address, Known { process, api, file, holds: Vec::new() });
+    Ok(())
+}
+
+/// Keeps other threads from using the list of connections, during a fork.
+pub(crate) fn lock_known() -> MutexGuard<'static, BTreeMap<usize, Known>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Holds a name for the connection of `store`. Answers its token, or NULL if another owner has it.
+fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    let (name, caller) = (given.text(0), store.connection());
+    let ms =
+        |at| Duration::from_millis(u64::try_from(given.optional(at).unwrap_or(0)).unwrap_or(0));
+    let (ttl, wait) = (ms(1), ms(2));
+    check_connection(store)?;
+    if given.optional(2).is_some_and(|wait_ms| wait_ms < 0) {
+        return Err(refusal("wait_ms must not be negative"));
+    }
+    if let Some(token) = own_hold(caller, name)? {
+        return Ok(Answer::Integer(token));
+    }
+    Window::new(ttl).ok_or_else(|| refusal(HoldError::<Error>::TtlTooShort(ttl)))?;
+    let file = DatabaseFile::behind(store).ok_or_else(in_memory)?;
+    stay_loaded(&file);
+    let patience = caller.busy_timeout();
+    let interruptible = |error: &Error| is_busy(error) && go_on(caller).is_ok();
+    let own = retrying(patience, interruptible, || OwnConnection::open(&file, STEP))
+        .map_err(cannot_use)?;
+    // Asked now: the path led to the caller's file when it was opened again.
+    if caller.has_moved() {
+        return Err(moved());
+    }
+    let owner = Identity::new(HolderKind::Hold).to_string();
+    let wish = Wish::new(name, &owner, ttl);
+    let mut place = FilePlace::new(FromSql { own, caller }, More::default()).map_err(as_error)?;
+    let may_pass = |error: &HoldError<FileError>| matches!(error, HoldError::Lease(FileError::Verb(error)) if interruptible(error));
+    match retrying(patience, may_pass, || hold(&mut place, &wish, ttl, wait)) {
+        Ok(held) => {
+            let token = held.token();
+            // The connection is in the list: `own_hold` has found it, and it is not closed in the
+            // middle of a call.
+            if let Some(known) = lock_known().get_mut(&address(caller)) {
+                known.holds.push(held);
+            }
+            Ok(Answer::Integer(token))
+        }
+        Err(HoldError::Busy(_)) => Ok(Answer::Null),
+        Err(HoldError::Lease(error)) => Err(as_error(error)),
+        Err(error) => Err(refusal(error)),
+    }
+}
+
+/// Answers the token of a name that a connection of this process to the same file holds. Fails if
+/// the hold is lost, and if there is none.
+fn held(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    let (name, known) = (given.text(0), lock_known());
+    let file = known.get(&address(store.connection())).map(|known| known.file);
+    let holds = known.values().filter(|known| Some(known.file) == file);
+    let mut holds = holds.flat_map(|known| &known.holds).filter(|held| held.name() == name);
+    // A name that was lost may be held again by another connection.
+    let mut lost = None;
+    holds
+        .find_map(|held| match held.check() {
+            Ok(()) => Some(Ok(Answer::Integer(held.token()))),
+            Err(error) => {
+                lost = Some(error);
+                None
+            }
+        })
+        .unwrap_or_else(|| match lost {
+            Some(lost) => Err(refusal(lost)),
+            None => Err(refusal(format!("{name:?} is not held by this process"))),
+        })
+}
+
+/// Ends the hold of this connection on a name. Answers whether it was held.
+fn unhold(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    let (name, caller) = (given.text(0), store.connection());
+    let taken = {
+        let mut known = lock_known();
+        known.get_mut(&address(caller)).and_then(|known| {
+            let at = known.holds.iter().position(|held| held.name() == name)?;
+            Some(known.holds.swap_remove(at))
+        })
+    };
+    let Some(held) = taken else { return Ok(Answer::Integer(0)) };
+    // A transaction of the caller's keeps the keeper out: it releases the name after the COMMIT.
+    let patience = match store.is_in_transaction() {
+        true => Duration::ZERO,
+        false => caller.busy_timeout(),
+    };
+    let was_held = match held.release_within(patience) {
+        Ok(()) => true,
+        // The keeper goes on trying.
+        Err(lost) => lost.reason.may_pass(),
+    };
+    Ok(Answer::Integer(i64::from(was_held)))
+}
+
+/// The connection on which a hold is asked for, and the caller's.
+struct FromSql {
+    own: OwnConnection<FileConnection>,
+    caller: Connection,
+}
+
+impl Asks for FromSql {
+    fn with<T>(
+        &self,
+        work: impl FnOnce(FileLeases<'_>) -> Result<T, FileError>,
+    ) -> Result<T, FileError> {
+        self.own.with(|own: &FileConnection| work(own.leases()))
+    }
+
+    fn go_on(&self) -> Result<(), FileError> {
+        Ok(go_on(self.caller)?)
+    }
+
+    fn longest_nap(&self) -> Duration {
+        STEP
+    }
+}
+
+/// Fails if the caller was interrupted: then SQLite stops each statement of its connection until
+/// the one that calls us has ended.
+fn go_on(caller: Connection) -> Result<(), Error> {
+    match caller.answers_one("SELECT 1") {
+        Err(failure) if failure.code & 0xff == code::INTERRUPT => Err(failure.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Tries again for some time while an error may pass.
+fn retrying<T, E>(
+    patience: Duration,
+    may_pass: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let begin = SystemClock.now();
+    loop {
+        match attempt() {
+            Err(error) if SystemClock.now() < begin + patience && may_pass(&error) => {
+                sleep(Duration::from_millis(1));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// Refuses connections whose file the keeper could not use without harm, or not at all.
+fn check_connection(store: &Store) -> Result<(), Error> {
+    let caller = store.connection();
+    let vfs = caller.vfs().unwrap_or_default();
+    if store.file().is_none() {
+        return Err(in_memory());
+    }
+    if caller.is_read_only() || caller.has_uri_flag(c"immutable") {
+        return Err(refusal("needs to write, and this connection was opened read-only"));
+    }
+    if caller.has_uri_flag(c"nolock") {
+        return Err(refusal("needs locks, and this connection was opened with nolock=1"));
+    }
+    if !LOCKING.contains(&vfs.as_str()) {
+        return Err(refusal(match vfs.as_str() {
+            "unix-none" => "needs locks, and the VFS unix-none takes none".into(),
+            vfs => format!("does not know how the VFS {vfs:?} locks files: use the default one"),
+        }));
+    }
+    if !caller.is_autocommit() {
+        return Err(refusal("cannot be called inside a transaction: commit first"));
+    }
+    if store.is_in_transaction() {
+        let text = "cannot be called while a statement of this connection reads or writes a table: \
+                    end it first";
+        return Err(refusal(text));
+    }
+    if caller.locks_exclusively() {
+        return Err(refusal("cannot share a file with PRAGMA locking_mode = EXCLUSIVE"));
+    }
+    if caller.has_moved() {
+        return Err(moved());
+    }
+    Ok(())
+}
+
+/// Returns the token of a name that this connection already holds, and drops a hold that is lost.
+/// Fails where the list of connections tells that a hold would be unsafe.
+fn own_hold(caller: Connection, name: &str) -> Result<Option<i64>, Error> {
+    let lost = {
+        let mut list = lock_known();
+        let Some(Known { process, api, file, .. }) = list.get(&address(caller)) else {
+            return Err(refusal("works only on connections that were opened by this process"));
+        };
+        let (process, api, file) = (*process, *api, *file);
+        if process != process::id() {
+            let text = "was called on a connection that was opened before a fork: open a new one";
+            return Err(refusal(text));
+        }
+        let same_file = || list.values().filter(|known| known.file == file);
+        if had_open_connection() || same_file().any(|known| known.process != process) {
+            let text = "cannot be called in a forked process while its parent's connection to the \
+                        file is open: close connections before the fork";
+            return Err(refusal(text));
+        }
+        if same_file().any(|known| known.api != api) {
+            let text = "found the file open in another SQLite library of this process: two \
+                        libraries drop each other's locks";
+            return Err(refusal(text));
+        }
+        let Some(own) = list.get_mut(&address(caller)) else { return Ok(None) };
+        let Some(at) = own.holds.iter().position(|held| held.name() == name) else {
+            return Ok(None);
+        };
+        match own.holds[at].check() {
+            Ok(()) => return Ok(Some(own.holds[at].token())),
+            Err(_) => own.holds.swap_remove(at),
+        }
+    };
+    // Not under the lock: it is released, which takes time.
+    drop(lost);
+    Ok(None)
+}
+
+/// Keeps this library and SQLite's loaded from now on: the keeper's thread is in them. Has names
+/// released when the process ends.
+fn stay_loaded(file: &DatabaseFile) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        pin_library(ptr::from_ref(&KNOWN) as usize);
+        at_exit(release_all);
+    });
+    pin_library(file.api.open_v2 as *const () as usize);
+}
+
+/// Releases everything, at the end of the process.
+extern "C" fn release_all() {
+    let work = || {
+        let deadline = Instant::now() + AT_EXIT;
+        let mut list = loop {
+            match KNOWN.try_lock() {
+                Ok(list) => break list,
+                Err(TryLockError::Poisoned(error)) => break error.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    sleep(Duration::from_millis(1));
+                }
+                Err(TryLockError::WouldBlock) => return,
+            }
+        };
+        let is_own = |known: &&mut Known| known.process == process::id();
+        let holds: Vec<Held> =
+            list.values_mut().filter(is_own).flat_map(|known| known.holds.drain(..)).collect();
+        drop(list);
+        for held in holds {
+            let _ = held.release_within(deadline.saturating_duration_since(Instant::now()));
+        }
+    };
+    let _ = catch_unwind(work);
+}
+
+/// Ends the holds of a connection that was closed.
+///
+/// # Safety
+/// Only SQLite may call it, with the data that `register` gave it.
+unsafe extern "C" fn closed(connection: *mut c_void) {
+    let work = || {
+        let known = lock_known().remove(&(connection as usize));
+        // Those of a parent are the parent's to release.
+        match known {
+            Some(known) if known.process != process::id() => std::mem::forget(known),
+            known => drop(known),
+        }
+    };
+    // A panic must not unwind into SQLite.
+    let _ = catch_unwind(AssertUnwindSafe(work));
+}
+
+/// The function that is registered for the sake of its data.
+unsafe extern "C" fn nothing(_: *mut sqlite3_context, _: c_int, _: *mut *mut sqlite3_value) {}
+
+fn address(connection: Connection) -> usize {
+    connection.as_raw().0 as usize
+}
+
+/// Returns device and number of the main database file; none if it is in memory.
+fn file_number(connection: Connection) -> Option<(u64, u64)> {
+    let found = fs::metadata(connection.file()?).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+fn refusal(text: impl ToString) -> Error {
+    Error::Sqlite(Failure { code: code::ERROR, message: text.to_string() })
+}
+
+fn in_memory() -> Error {
+    refusal("needs a database in a file, and this one is in memory or temporary")
+}
+
+fn moved() -> Error {
+    refusal("found that the file was moved, deleted or replaced: open it again")
+}
+
+/// Says that it is the keeper's connection that cannot be opened: the caller's own works.
+fn cannot_use(error: Error) -> Error {
+    match error {
+        Error::Sqlite(Failure { code, message }) if !is_passing(code) => {
+            let message = format!("cannot open the file a second time: {message}");
+            Error::Sqlite(Failure { code, message })
+        }
+        error => error,
+    }
+}
+
+fn is_passing(code: c_int) -> bool {
+    matches!(code & 0xff, code::BUSY | code::LOCKED | code::INTERRUPT)
+}
+
+fn as_error(error: FileError) -> Error {
+    match error {
+        FileError::Verb(error) => error,
+        FileError::Moved(_) => moved(),
+        error => refusal(error),
+    }
+}

@@ -1,0 +1,91 @@
+//! What a library asks of the process that it is loaded into: calls at a fork and at the end,
+//! threads that take no signals, and libraries that stay.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::io;
+use std::thread::{self, JoinHandle};
+use std::{mem, ptr};
+
+/// Calls `before` in the thread that forks, just before it does; after that, `parent` and `child`
+/// in the same thread of the two processes. A program that is started without a fork calls none.
+///
+/// Call it once per set: calls add up. If the system has no memory left, none is called.
+pub fn at_fork(before: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    // SAFETY: the functions live as long as the program.
+    let _ = unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
+}
+
+/// Calls `work` when the process ends by `exit` or by returning from `main`.
+pub fn at_exit(work: extern "C" fn()) {
+    // SAFETY: the function lives as long as the program.
+    let _ = unsafe { libc::atexit(work) };
+}
+
+/// The signals that a thread takes although it takes no others: those that its own instructions
+/// cause.
+const OWN_SIGNALS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGTRAP];
+
+/// Starts a thread that takes no signals. They belong to the program: a handler of its own would
+/// run on our thread, and a `sigwait` would wait in vain.
+pub fn spawn_without_signals(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    // SAFETY: the sets are written before they are read. A new thread inherits the set, so it is
+    // in force from its first instruction on.
+    unsafe {
+        let (mut blocked, mut before) = (mem::zeroed(), mem::zeroed());
+        libc::sigfillset(&raw mut blocked);
+        for signal in OWN_SIGNALS {
+            libc::sigdelset(&raw mut blocked, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, &raw mut before);
+        let started = thread::Builder::new().name(name.into()).spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+        started
+    }
+}
+
+/// Keeps the library that has this address loaded until the process ends: a thread of ours may be
+/// in it at any time.
+pub fn pin_library(address: usize) {
+    // SAFETY: `dladdr` fills the structure or returns 0. The name that it returns is that of a
+    // library that is loaded now. The handle is never closed.
+    unsafe {
+        let mut found: libc::Dl_info = mem::zeroed();
+        if libc::dladdr(address as *const c_void, &raw mut found) != 0 && !found.dli_fname.is_null()
+        {
+            let name = CStr::from_ptr(found.dli_fname);
+            let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+            // The main program is no library, and stays without this.
+            libc::dlopen(name.as_ptr(), flags);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_thread_takes_no_signals_and_its_starter_keeps_its_own() {
+        let is_blocked = |signal| {
+            // SAFETY: the set is written before it is read.
+            unsafe {
+                let mut now: libc::sigset_t = mem::zeroed();
+                libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &raw mut now);
+                libc::sigismember(&raw const now, signal) == 1
+            }
+        };
+        let (sender, blocked) = mpsc::channel();
+        let body = move || {
+            let _ = sender.send([libc::SIGTERM, libc::SIGINT, libc::SIGSEGV].map(is_blocked));
+        };
+        let thread = spawn_without_signals("quiet", body);
+        assert_eq!(blocked.recv().ok(), Some([true, true, false]));
+        assert!(thread.is_ok_and(|thread| thread.join().is_ok()));
+        assert!(!is_blocked(libc::SIGTERM));
+    }
+}
