@@ -365,7 +365,13 @@ extern "C" fn release_all() {
 /// Only SQLite may call it, with the data that `register` gave it.
 unsafe extern "C" fn closed(connection: *mut c_void) {
     let work = || {
-        let known = lock_known().remove(&(connection as usize));
+        let mut list = lock_known();
+        let known = list.remove(&(connection as usize));
+        if list.is_empty() {
+            // The library may be unloaded now, and its memory would be lost.
+            *list = BTreeMap::new();
+        }
+        drop(list);
         // Those of a parent are the parent's to release.
         match known {
             Some(known) if known.process != process::id() => std::mem::forget(known),
