@@ -143,7 +143,7 @@ def start_late(work, values):
     return start(begin, ())
 _thread.start_new_thread = start_late
 import litelease
-held = litelease.open(sys.argv[1]).hold("x", ttl=3600)
+held = litelease.Session(litelease.open(sys.argv[1]), "x", ttl=3600)
 """
 
 

@@ -94,14 +94,10 @@ def test_a_claim_that_may_be_stored_is_given_back(db: Litelease, monkeypatch: py
     with monkeypatch.context() as patched:
         patched.setattr(FailsAfterCommit, "failures", 1)
         patched.setattr(sqlite3, "connect", functools.partial(connect, factory=FailsAfterCommit))
-        with pytest.raises(CommitUnknown, match="disk I/O error"):
-            db.hold("books", ttl=30)
-        FailsAfterCommit.failures = 1
         tracker = Tracker(db.conn.execute("PRAGMA database_list").fetchone()[2])
         with pytest.raises(CommitUnknown, match="disk I/O error"):
             tracker.lock_it("pages")
-    for name in ("books", "pages"):
-        assert db.token(name) == 1 and db.owner(name) is None
+    assert db.token("pages") == 1 and db.owner("pages") is None
 
 
 def test_a_second_hold_waits_or_times_out(db: Litelease) -> None:
@@ -117,7 +113,7 @@ def test_a_broken_hold_is_told_and_leaves_its_successor_alone(db: Litelease) -> 
         db.break_lease("books")
         assert isinstance(db.claim("books", "successor", 30), Acquired)
         assert held.lost.wait(60)
-        with pytest.raises(Lost, match="held by another owner"):
+        with pytest.raises(Lost, match="superseded by token 3 of successor"):
             held.check()
     assert db.owner("books") == "successor"
 
@@ -127,7 +123,7 @@ def test_a_hold_that_cannot_renew_is_lost_before_it_expires(db: Litelease) -> No
         db.conn.execute("BEGIN IMMEDIATE")
         lease = db.inspect("books", now_ms=0)
         assert lease is not None
-        with pytest.raises(Lost, match="could not be renewed in time|cannot renew"):
+        with pytest.raises(Lost, match="could not be renewed in time|blocked by a writer"):
             while True:
                 before_ms = time.time_ns() // 1_000_000
                 held.check()
@@ -138,8 +134,9 @@ def test_a_hold_that_cannot_renew_is_lost_before_it_expires(db: Litelease) -> No
 
 def test_one_thread_keeps_all_holds_of_a_process(db: Litelease) -> None:
     holds = [db.hold(str(number), ttl=3) for number in range(50)]
-    keepers = [thread for thread in threading.enumerate() if thread.name == "litelease keeper"]
-    assert len(keepers) == 1
+    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    # The system keeps fifteen characters of a name.
+    assert names.count("litelease keepe\n") == 1
     end = time.monotonic() + 4
     while time.monotonic() < end:
         for held in holds:
@@ -162,7 +159,7 @@ def test_a_loss_is_told_without_being_asked_for(db: Litelease) -> None:
     with db.hold("books", ttl=3) as held:
         db.conn.execute("BEGIN IMMEDIATE")
         assert held.lost.wait(60)
-        with pytest.raises(Lost, match="cannot renew: .*locked"):
+        with pytest.raises(Lost, match="blocked by a writer: this process .* held the write lock for too long"):
             held.check()
         db.conn.execute("ROLLBACK")
 
@@ -388,7 +385,8 @@ def test_processes_that_race_on_a_fresh_file_have_one_winner_and_know_it(tmp_pat
 def test_a_file_that_stays_locked_is_tried_at_leisure_while_there_is_time(tmp_path: Path) -> None:
     # The keeper tried every millisecond from the first failure on, and so used a part of a core for
     # as long as another program had the file locked.
-    with litelease.open(tmp_path / "app.sqlite3") as db, db.hold("books", ttl=600) as held:
+    with litelease.open(tmp_path / "app.sqlite3") as db, litelease.Session(db, "books", ttl=600) as session:
+        held = session._hold
         window, pause = held._trusted_for, held._pause
         pauses = [held._locked_pause(left) for left in (window, 11, 10.125, 10.0001, 10, 1.5, 1, 0.5, 0.25)]
         assert pauses == [pause, pause, 0.125, 0.001, 0.001, 0.001, 0.0001, 0.0001, 0.00002]
@@ -421,15 +419,15 @@ def test_a_program_that_writes_in_a_loop_does_not_make_a_short_hold_lost(tmp_pat
     path = tmp_path / "app.sqlite3"
     db = Litelease(sqlite3.connect(path, timeout=60, isolation_level=None))
     db.bootstrap()
-    held = db.hold("books", ttl=5.0) if how == "hold" else litelease.Session(db, "books", ttl=5.0)._hold
+    held: Any = db.hold("books", ttl=5.0) if how == "hold" else litelease.Session(db, "books", ttl=5.0)
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert writer.stdin is not None and writer.stdout is not None
     try:
         assert writer.stdout.readline() == "writes\n"
-        before = held._trusted_until
-        while held._trusted_until == before:
+        before = db.inspect("books")
+        while db.inspect("books") == before:
             held.check()
             time.sleep(0.01)
     finally:

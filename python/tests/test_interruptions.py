@@ -206,7 +206,6 @@ CASES = {
     "requested": Case(lambda db: db.requested("x"), requested),
     "hand_over": Case(lambda db: db.hand_over(dead(), 3600), requested),
     "take_over": Case(lambda db: db.take_over("x", "b", 3600), claimed),
-    "claim_with": Case(lambda db: db._row("claim_with", "y", "b", 3600_000, None, None, "v", 60_000, 60_000), claimed),
     "leader": Case(lambda db: db._row("leader", "x"), claimed),
     "_renew_all": Case(lambda db: db._renew_all([("x", "a", 7200.0, 1), ("y", "a", 1.0, 1)]), claimed),
 }
@@ -658,7 +657,7 @@ def test_a_hold_is_over_after_an_exception_at_any_moment(takes_over: bool) -> No
                 held.check()
             if tracer.seen < number:
                 break
-        assert number > 100
+        assert number > 30
 
 
 def test_nobody_trusts_what_was_handed_over_after_an_exception_at_any_moment() -> None:

@@ -123,7 +123,7 @@ unsafe fn register<L: Library>(db: *mut sqlite3) -> Result<(), String> {
 }
 
 /// The place of the library that a table belongs to. One that is new takes the next.
-fn place_of(table: &'static Routines) -> Result<usize, String> {
+pub(crate) fn place_of(table: &'static Routines) -> Result<usize, String> {
     let address = ptr::from_ref(table) as usize;
     for (place, library) in LIBRARIES.iter().enumerate() {
         let callbacks = match place {
@@ -132,11 +132,19 @@ fn place_of(table: &'static Routines) -> Result<usize, String> {
             2 => Callbacks::of::<LoadedLibrary<2>>(),
             _ => Callbacks::of::<LoadedLibrary<3>>(),
         };
-        if library.get_or_init(|| (address, table.api(callbacks))).0 == address {
+        let api = table.api(callbacks).ok_or("litelease: this SQLite lacks a function")?;
+        if library.get_or_init(|| (address, api)).0 == address {
             return Ok(place);
         }
     }
     Err(format!("litelease: more than {MAX_LIBRARIES} SQLite libraries in one process"))
+}
+
+/// The tables of the libraries that are known, each with the one that the store works with.
+pub(crate) fn libraries() -> impl Iterator<Item = (&'static Routines, &'static Api)> {
+    let known = LIBRARIES.iter().filter_map(OnceLock::get);
+    // SAFETY: the address is that of a table that lives as long as its library, which stays.
+    known.map(|(address, api)| (unsafe { &*(*address as *const Routines) }, api))
 }
 
 #[cfg(test)]

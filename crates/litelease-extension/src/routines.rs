@@ -3,8 +3,9 @@
 //! The table only ever grows at its end, so the position of a function never changes. The last one
 //! that is used here came with SQLite 3.34.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
+use std::ptr;
 
 use litelease_store::{Api, Callbacks};
 
@@ -15,9 +16,17 @@ macro_rules! routines {
         #[repr(C)]
         pub struct Routines { $($name: *const c_void,)* }
 
-        #[cfg(test)]
         impl Routines {
+            #[cfg(test)]
             const EMPTY: Routines = Routines { $($name: std::ptr::null(),)* };
+
+            fn by_name(find: &impl Fn(&CStr) -> *const c_void) -> Self {
+                let find = |name: &str| CStr::from_bytes_with_nul(name.as_bytes()).map(find);
+                Routines {
+                    $($name: find(concat!("sqlite3_", stringify!($name), "\0"))
+                        .unwrap_or(std::ptr::null()),)*
+                }
+            }
         }
     };
 }
@@ -66,6 +75,18 @@ routines! {
     free_filename database_file_object txn_state
 }
 
+/// SQLite's `sqlite3_vfs`, version 3.
+#[repr(C)]
+struct Vfs {
+    version: c_int,
+    file_size: c_int,
+    longest_path: c_int,
+    next: *const Vfs,
+    name: *const c_char,
+    data: *const c_void,
+    functions: [*const c_void; 16],
+}
+
 // SAFETY: SQLite never changes its table.
 unsafe impl Sync for Routines {}
 
@@ -101,67 +122,65 @@ impl Routines {
         }
     }
 
-    /// The table that the store works with. Only for libraries that are new enough.
-    #[allow(clippy::missing_transmute_annotations)] // the field says what each function is
-    pub(crate) fn api(&self, callbacks: Callbacks) -> Api {
-        // SAFETY: the function in each place has the type of the field, apart from what its
-        // pointers point to, which is opaque to both sides.
+    /// Registers a copy of the default VFS under another name while `work` runs. Only connections of
+    /// this library can be opened with it. None if that cannot be done.
+    pub(crate) fn with_vfs<T>(&self, name: &CStr, work: impl FnOnce() -> T) -> Option<T> {
+        // SAFETY: the functions in these places have these types. The copy lives until it is
+        // unregistered, and a VFS of version 3 has all fields of the structure.
         unsafe {
-            Api {
-                bind_blob64: transmute(self.bind_blob64),
-                bind_double: transmute(self.bind_double),
-                bind_int64: transmute(self.bind_int64),
-                bind_null: transmute(self.bind_null),
-                bind_pointer: transmute(self.bind_pointer),
-                bind_text64: transmute(self.bind_text64),
-                busy_timeout: transmute(self.busy_timeout),
-                changes: transmute(self.changes),
-                clear_bindings: transmute(self.clear_bindings),
-                close_v2: transmute(self.close_v2),
-                column_value: transmute(self.column_value),
-                create_function_v2: transmute(self.create_function_v2),
-                create_module_v2: transmute(self.create_module_v2),
-                db_config: transmute(self.db_config),
-                db_filename: transmute(self.db_filename),
-                db_mutex: transmute(self.db_mutex),
-                db_readonly: transmute(self.db_readonly),
-                declare_vtab: transmute(self.declare_vtab),
-                errmsg: transmute(self.errmsg),
-                extended_errcode: transmute(self.extended_errcode),
-                file_control: transmute(self.file_control),
-                finalize: transmute(self.finalize),
-                get_autocommit: transmute(self.get_autocommit),
-                interrupt: transmute(self.interruptx),
-                last_insert_rowid: transmute(self.last_insert_rowid),
-                malloc: transmute(self.malloc),
-                open_v2: transmute(self.open_v2),
-                prepare_v3: transmute(self.prepare_v3),
-                reset: transmute(self.reset),
-                result_blob64: transmute(self.result_blob64),
-                result_double: transmute(self.result_double),
-                result_error: transmute(self.result_error),
-                result_error_code: transmute(self.result_error_code),
-                result_int64: transmute(self.result_int64),
-                result_null: transmute(self.result_null),
-                result_text64: transmute(self.result_text64),
-                set_last_insert_rowid: transmute(self.set_last_insert_rowid),
-                step: transmute(self.step),
-                stmt_status: transmute(self.stmt_status),
-                total_changes: transmute(self.total_changes),
-                txn_state: transmute(self.txn_state),
-                uri_boolean: transmute(self.uri_boolean),
-                user_data: transmute(self.user_data),
-                value_blob: transmute(self.value_blob),
-                value_bytes: transmute(self.value_bytes),
-                value_double: transmute(self.value_double),
-                value_int64: transmute(self.value_int64),
-                value_pointer: transmute(self.value_pointer),
-                value_text: transmute(self.value_text),
-                value_type: transmute(self.value_type),
-                vtab_collation: transmute(self.vtab_collation),
-                vtab_config: transmute(self.vtab_config),
-                callbacks,
+            let find: unsafe extern "C" fn(*const c_char) -> *const Vfs = transmute(self.vfs_find);
+            let register: unsafe extern "C" fn(*mut Vfs, c_int) -> c_int =
+                transmute(self.vfs_register);
+            let unregister: unsafe extern "C" fn(*mut Vfs) -> c_int =
+                transmute(self.vfs_unregister);
+            let default = find(ptr::null()).as_ref().filter(|vfs| vfs.version >= 3)?;
+            let mut copy = Vfs { next: ptr::null(), name: name.as_ptr(), ..*default };
+            if register(&raw mut copy, 0) != 0 {
+                return None;
             }
+            let done = work();
+            unregister(&raw mut copy);
+            Some(done)
         }
     }
+
+    /// The table of a library by the addresses of its functions; null for those that it lacks.
+    pub(crate) fn looked_up(find: impl Fn(&CStr) -> *const c_void) -> Self {
+        Routines { interruptx: find(c"sqlite3_interrupt"), ..Routines::by_name(&find) }
+    }
+}
+
+/// Makes the table that the store works with, of the functions with these names.
+macro_rules! used {
+    ($($name:ident)*) => {
+        impl Routines {
+            /// The table that the store works with; none if the library lacks a function. Only for
+            /// libraries that are new enough.
+            #[allow(clippy::missing_transmute_annotations)] // the field says what each function is
+            pub(crate) fn api(&self, callbacks: Callbacks) -> Option<Api> {
+                if [self.interruptx, $(self.$name,)*].iter().any(|function| function.is_null()) {
+                    return None;
+                }
+                // SAFETY: the function in each place has the type of the field, apart from what its
+                // pointers point to, which is opaque to both sides.
+                Some(unsafe {
+                    Api {
+                        interrupt: transmute(self.interruptx),
+                        $($name: transmute(self.$name),)*
+                        callbacks,
+                    }
+                })
+            }
+        }
+    };
+}
+
+used! {
+    bind_blob64 bind_double bind_int64 bind_null bind_pointer bind_text64 busy_timeout changes
+    clear_bindings close_v2 column_value create_function_v2 create_module_v2 db_config
+    db_filename db_mutex db_readonly declare_vtab errmsg extended_errcode file_control finalize
+    get_autocommit last_insert_rowid malloc open_v2 prepare_v3 reset result_blob64 result_double
+    result_error result_error_code result_int64 result_null result_text64 set_last_insert_rowid
+    step stmt_status total_changes txn_state uri_boolean user_data value_blob value_bytes
+    value_double value_int64 value_pointer value_text value_type vtab_collation vtab_config
 }

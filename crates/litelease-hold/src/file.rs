@@ -3,6 +3,7 @@
 //!
 //! The database is never opened but by SQLite: closing it again would drop SQLite's locks on it.
 
+mod aside;
 mod connection;
 mod fork;
 mod place;
@@ -20,9 +21,13 @@ use litelease_store::{Api, Error, Failure, Store, When, code};
 
 use crate::{Home, NoKeeper, Notifier, ProcessKeeper};
 
+pub use aside::Aside;
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
-pub use place::{Asks, FilePlace, More, open_rows, patiently};
+pub use fork::let_children_hold;
+pub(crate) use place::Asks;
+pub use place::{FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};
+pub use sql::stay_loaded;
 pub use writer::write_lock_pid;
 
 /// The keeper of everything that this process holds in files.

@@ -444,7 +444,13 @@ impl Kept {
                     self.hold.end();
                     return Ok(Some(handed));
                 }
-                answer => return answer,
+                Err(loss) => {
+                    if !loss.may_pass() {
+                        self.hold.fail(loss.clone());
+                    }
+                    return Err(loss);
+                }
+                Ok(None) => return Ok(None),
             }
         }
     }

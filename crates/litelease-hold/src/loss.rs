@@ -151,8 +151,8 @@ impl fmt::Display for Loss {
             }
             Loss::BlockedByWriter { pid: Some(pid) } if *pid == std::process::id() => write!(
                 f,
-                "blocked by a writer: this process (pid {pid}) held the write lock for too long; renew_in \
-                 renews inside a long transaction"
+                "blocked by a writer: this process (pid {pid}) held the write lock for too long: keep \
+                 transactions shorter than the ttl, or renew inside them"
             ),
             Loss::BlockedByWriter { pid: Some(pid) } => {
                 write!(f, "blocked by a writer: pid {pid} held the write lock for too long")

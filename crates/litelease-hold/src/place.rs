@@ -77,7 +77,7 @@ impl fmt::Debug for Home {
 pub struct Wish<'a> {
     /// The name.
     pub name: &'a str,
-    /// The owner text, which no other grant uses.
+    /// The owner text.
     pub owner: &'a str,
     /// How long the grant is to last.
     pub ttl: Duration,
@@ -87,12 +87,15 @@ pub struct Wish<'a> {
     pub dead: Option<&'a Lease>,
     /// How soon the present holder is asked to give the name up, if at all.
     pub request: Option<Duration>,
+    /// No other grant uses the owner text. Otherwise nothing is taken back by it.
+    pub is_owner_unique: bool,
 }
 
 impl<'a> Wish<'a> {
     /// Returns the wish for a claim and nothing else.
     pub fn new(name: &'a str, owner: &'a str, ttl: Duration) -> Self {
-        Wish { name, owner, ttl, wait: Duration::ZERO, dead: None, request: None }
+        let wait = Duration::ZERO;
+        Wish { name, owner, ttl, wait, dead: None, request: None, is_owner_unique: true }
     }
 }
 

@@ -165,22 +165,11 @@ pub static VERBS: &[Verb] = &[
     verb_of("limit", "name token progress_within_ms not_after_ms now_ms", limit::limit),
     verb_of("progress", "name token now_ms", limit::progress),
     verb_of("request", "name requester within_ms now_ms", limit::request),
-    verb_of("repeat_request", "name requester", limit::repeat_request),
     verb_of("withdraw_request", "name requester", limit::withdraw_request),
     verb_of("requested", "name now_ms", limit::requested),
     freeing("hand_over", "name owner ttl_ms now_ms token", limit::hand_over),
     freeing("hand_over_shard", "name owner ttl_ms now_ms token", limit::hand_over_shard),
     verb_of("take_over", "name owner ttl_ms now_ms", limit::take_over),
-    verb_of(
-        "claim_with",
-        "name owner ttl_ms dead_owner dead_token value progress_within_ms max_time_ms",
-        limit::claim_with,
-    ),
-    verb_of(
-        "accept_with",
-        "name owner ttl_ms token asked value progress_within_ms max_time_ms",
-        limit::accept_with,
-    ),
     verb_of("leader", "name now_ms", limit::leader),
 ];
 

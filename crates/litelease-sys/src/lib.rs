@@ -28,5 +28,5 @@ pub use database::{create_private, resolve};
 pub use error::Error;
 pub use locks::{FileLock, LockKind, held_locks};
 #[cfg(unix)]
-pub use process::{at_exit, at_fork, pin_library, spawn_without_signals};
+pub use process::{at_exit, at_fork, functions_of, pin_library, spawn_without_signals};
 pub use side_file::SideFile;

@@ -64,6 +64,17 @@ pub fn pin_library(address: usize) {
     }
 }
 
+/// Returns a function that finds functions by name in a library that is loaded, and in those that it
+/// uses; in the program itself if no path is given. None if the library is not loaded.
+pub fn functions_of(library: Option<&CStr>) -> Option<impl Fn(&CStr) -> *const c_void> {
+    let path = library.map_or(ptr::null(), CStr::as_ptr);
+    // SAFETY: the path ends with a NUL. A library that is not loaded is not loaded now.
+    let handle = unsafe { libc::dlopen(path, libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    // SAFETY: the handle is never closed, and the name ends with a NUL.
+    let find = move |name: &CStr| unsafe { libc::dlsym(handle, name.as_ptr()).cast_const() };
+    (!handle.is_null()).then_some(find)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

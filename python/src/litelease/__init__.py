@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from ._cached import Cached, ReadersLeft
 from ._election import Election, Leader, Observer
 from ._fences import Gate, is_stale
-from ._hold import Held, HeldSlot
+from ._held import Held
+from ._hold import HeldSlot
 from ._leases import Litelease, open
 from ._library import loadable_path, version
 from ._pools import Pools

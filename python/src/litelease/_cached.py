@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Callable, Generator, Generic, TypeVar
 
 from . import _fork, _keeper, _library
-from ._hold import Held
+from ._held import Held
 from ._identity import identity
 from ._leases import Litelease
 from ._sessions import place_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import time
 from types import TracebackType
@@ -11,7 +10,8 @@ from typing import Callable, TypeVar
 
 from . import _keeper, _library
 from ._fences import Value
-from ._hold import Held, loss
+from ._held import Held
+from ._hold import loss
 from ._leases import Litelease
 from ._time import Seconds, in_seconds
 from ._types import LeaderInfo, LiteleaseError, Loss, Lost, Reason, Rejected, RequestInfo, Unchanged, Vacant
@@ -93,7 +93,7 @@ class Election:
 
     def _open(self) -> Litelease:
         self._check_file()
-        return Leader._connected(self._path)
+        return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))
 
     def _look(self, db: Litelease) -> LeaderInfo | None:
         self._check_file()
@@ -211,7 +211,8 @@ class Leader(Held):
 
     def _at_file(self) -> contextlib.closing[Litelease]:
         """Opens a connection for a moment. A leader that has ended, or that came with a fork, has none."""
-        if os.getpid() != self._pid or self._is_released or self._is_handed:
+        over = _library.held_check(self._native)
+        if over is not None and over[0] in ("Forked", "Released", "HandedOver"):
             self.check()
         if self._was_replaced():
             raise Lost(self.name, Loss("FileReplaced", _REPLACED))

@@ -13,29 +13,12 @@ from types import TracebackType
 from typing import Callable, TypeVar
 
 from . import _keeper, _library
-from ._atomic import start_thread
 from ._identity import identity
 from ._leases import Litelease
 from ._pools import Pools
-from ._request import Ear, withdraw
-from ._time import Seconds, in_ms
-from ._types import (
-    Busy,
-    CommitUnknown,
-    HoldTimeout,
-    InvalidTtl,
-    Lease,
-    LiteleaseError,
-    Loss,
-    Lost,
-    NoFreeSlot,
-    NotRequested,
-    Reason,
-    Rejected,
-    RequestInfo,
-    TimeOverflow,
-)
-from ._wait import More, claiming, clock, never, until
+from ._time import in_ms
+from ._types import CommitUnknown, InvalidTtl, LiteleaseError, Loss, Lost, NoFreeSlot, Reason, Rejected
+from ._wait import clock, never, until
 
 Me = TypeVar("Me", bound="Hold")
 
@@ -113,7 +96,6 @@ class Hold:
             self._trusted_until, self._due = start + self._trusted_for, start + self._interval
             self._kept = _keeper.Kept(path, self, self._kept_by())
             self._kept.keep()
-            self._listen()
         except CommitUnknown:
             # It may be granted all the same, and nobody would renew or release it.
             with contextlib.suppress(sqlite3.Error, LiteleaseError):
@@ -273,9 +255,6 @@ class Hold:
         """Returns an attempt that answers the error of a timeout."""
         raise NotImplementedError
 
-    def _listen(self) -> None:
-        """Begins to listen for requests."""
-
     def _undo(self, db: Litelease) -> None:
         """Gives back what may have been granted."""
         raise NotImplementedError
@@ -291,21 +270,12 @@ class Hold:
                 self._may_be_granted = error is None
                 return error, taken_until_ms
 
-            is_granted = False
-            try:
-                error, start = until(self._path, wait, noted, stop)
-                if error is not None:
-                    raise error
-                is_granted = True
-                return start
-            finally:
-                if not is_granted:
-                    self._give_up(db)
+            error, start = until(self._path, wait, noted, stop)
+            if error is not None:
+                raise error
+            return start
         finally:
             db.conn.close()
-
-    def _give_up(self, db: Litelease) -> None:
-        """Takes back what others were asked for while it waited."""
 
     def _give_back(self) -> None:
         """Releases what may have been granted, after an exception. What is not released ends by itself."""
@@ -323,113 +293,6 @@ class Hold:
     @staticmethod
     def _connected(path: str) -> Litelease:
         return Litelease(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
-
-
-class Held(Hold):
-    """A lease that is kept alive while its block runs. Made by ``Litelease.hold``."""
-
-    def __init__(
-        self,
-        path: str,
-        name: str,
-        ttl: float,
-        wait: float,
-        owner: str | None,
-        conn: sqlite3.Connection | None,
-        stop: Callable[[], bool] = never,
-        more: More = More(),
-        on_requested: Callable[[RequestInfo], object] | None = None,
-    ) -> None:
-        self._is_unique, self.owner, self._more = not owner, owner or identity(), more
-        if more.max_time_ms is not None:
-            ttl = min(ttl, more.max_time_ms / 1000)  # what is granted ends with the limit, too
-        self._on_requested = on_requested
-        super().__init__(path, name, ttl, wait, conn, stop)
-
-    @property
-    def lease(self) -> Lease:
-        """The grant as the verbs take it, with the expiry of the last renewal."""
-        return Lease(self.name, self.owner, self.token, self._expires_at_ms)
-
-    def progress(self) -> None:
-        """Notes that the work goes on, for a hold with ``progress_within``. Raises ``Lost`` like ``check()``. It writes
-        nothing itself: the keeper stores it with its next renewal."""
-        now = self._progress_at = clock()
-        if self._trouble is _LIMITS[Reason.NO_PROGRESS] and self._kept is not None:
-            self._due = now
-            self._kept.tell()
-        self.check()
-
-    def requested(self) -> RequestInfo | None:
-        """Returns the open request for this lease, if somebody asks for it. Reads the file, and takes no lock."""
-        if os.getpid() != self._pid or self._is_released or self._was_replaced():
-            return None
-        db = self._open()
-        with contextlib.closing(db.conn):
-            found = db.requested(self.name)
-        return found if found is not None and found.token == self.token else None
-
-    def hand_over(self, ttl: Seconds) -> Lease:
-        """Hands the lease to the requester who has asked for it, in one commit, and ends the hold: store a checkpoint before.
-        Returns the requester's grant. If nobody has asked it raises ``NotRequested``, and the hold goes on."""
-        self.check()
-        if self._was_replaced():
-            raise Lost(self.name, _REPLACED)
-        db = self._open()
-        # From here on the requester may trust it: it stays like this unless it is known that
-        # nothing was handed over.
-        self._is_handed = True
-        with contextlib.closing(db.conn):
-            try:
-                answer = db.hand_over(self.lease, ttl)
-            except (sqlite3.Error, InvalidTtl, TimeOverflow):
-                self._is_handed = False
-                raise
-        if isinstance(answer, Rejected):
-            self._is_handed = False
-            if answer.reason is Reason.NOT_REQUESTED:
-                raise NotRequested(_NOT_REQUESTED.format(self.name))
-            self._reasons.append(loss(self.token, answer))
-            if self._kept is not None:
-                self._kept.tell()  # whose thread sets the event
-            raise Lost(self.name, self._reasons[0])
-        self._is_released = self._ended = True
-        if self._kept is not None:
-            self._kept.leave()
-        return answer.lease
-
-    def _listen(self) -> None:
-        if self._on_requested is not None:
-            start_thread(Ear(self._path, self, self._on_requested).listen, [])
-
-    def _grant(self) -> tuple[str, str, float, int | None]:
-        return self.name, self.owner, self._ttl, self.token
-
-    def _giver(self) -> Callable[[Litelease], object]:
-        lease = Lease(self.name, self.owner, self.token, 0)
-        return lambda db: db.release(lease)
-
-    def _attempt(self, db: Litelease) -> Callable[[], tuple[LiteleaseError | None, int | None]]:
-        claim = claiming(db, self.name, self.owner, in_ms(self.name, self._ttl, None), self._more)
-
-        def attempt() -> tuple[LiteleaseError | None, int | None]:
-            answer, taken_until_ms = claim()
-            if isinstance(answer, Busy):
-                return HoldTimeout(answer.current), taken_until_ms
-            self.token, self._expires_at_ms = answer.lease.token, answer.lease.expires_at_ms
-            return None, None
-
-        return attempt
-
-    def _give_up(self, db: Litelease) -> None:
-        if self._more.request_ms is not None:
-            withdraw(db, self.name, self.owner)
-
-    def _undo(self, db: Litelease) -> None:
-        if hasattr(self, "token"):
-            self._giver()(db)
-        elif self._is_unique:  # else the owner text may be another holder's, too
-            db.release_by_owner(self.name, self.owner)
 
 
 class HeldSlot(Hold):

@@ -8,7 +8,6 @@ import sqlite3
 from typing import TYPE_CHECKING, Callable, Sequence
 
 from ._fences import Fences, Value
-from ._request import withdraw
 from ._time import Seconds, in_ms, in_seconds
 from ._types import (
     Acquired,
@@ -28,10 +27,10 @@ from ._types import (
     Transferred,
     answer,
 )
-from ._wait import More, claiming, file_of, until
+from ._wait import More, claim_at, file_of
 
 if TYPE_CHECKING:
-    from ._hold import Held
+    from ._held import Held
     from ._queue import Queue, QueueInfo
 
 
@@ -468,7 +467,7 @@ or SQLite has ended it after an error; begin it again
         the present holder is asked to give the name up within that time. ``on_requested`` is called in a thread of its own
         when somebody asks this holder for the lease.
         """
-        from ._hold import Held
+        from ._held import Held
 
         path = file_of(self, "hold")
         more = More.of(name, value, progress_within, max_time, request)
@@ -498,27 +497,21 @@ or SQLite has ended it after an error; begin it again
         A release through Litelease wakes it at once, in whatever language. Waiters are not queued. A holder that kept the
         name with ``hold`` and whose process has ended is taken over at once, on Linux.
         """
-        attempt = claiming(self, name, owner, in_ms(name, ttl, None))
-        return until(file_of(self, "claim_wait"), in_seconds(wait), attempt)[0]
+        return claim_at(file_of(self, "claim_wait"), name, owner, ttl, wait)
 
     def request_wait(self, name: str, owner: str, ttl: Seconds, within: Seconds, wait: Seconds) -> Acquired | Busy:
         """Waits like ``claim_wait``, and meanwhile asks the present holder to give the name up ``within`` this time: see
         ``request``. Use a fresh owner text for each attempt. The request is withdrawn after ``wait``."""
-        path, more = file_of(self, "request_wait"), More.of(name, request=within)
-        attempt = claiming(self, name, owner, in_ms(name, ttl, None), more)
-        told = None
-        try:
-            told = until(path, in_seconds(wait), attempt)[0]
-            return told
-        finally:
-            if not told:
-                withdraw(self, name, owner)
+        return claim_at(file_of(self, "request_wait"), name, owner, ttl, wait, within)
 
     def close(self) -> None:
         """Releases what was held through this connection, and closes it. In a forked child it does nothing."""
+        from . import _library
         from ._keeper import end_holds
 
         end_holds(self.conn)
+        if self._session.number is not None:
+            _library.end_holds(self._session.number)
         self._session.close()
 
     def __enter__(self) -> Litelease:

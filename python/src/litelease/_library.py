@@ -3,6 +3,7 @@ connection. Neither rules nor SQL are written in Python."""
 
 from __future__ import annotations
 
+import _sqlite3
 import atexit
 import builtins
 import ctypes
@@ -45,7 +46,7 @@ def _fail(kind: str, text: str, cause: BaseException | None, lease: tuple[str, s
         raise cause
     if kind in ("SchemaMismatch", "InvalidLeaseRow") and {"INTEGER", "TEXT"} & getattr(sqlite3, "converters", {}).keys():
         text += _CONVERTERS
-    error: type[Exception] = getattr(_types, kind, getattr(builtins, kind, LiteleaseError))
+    error: type[Exception] = getattr(_types, kind, getattr(builtins, kind, getattr(sqlite3, kind, LiteleaseError)))
     raise error(f"{text}; begin again" if kind == "TransactionEnded" else text) from cause
 
 
@@ -74,8 +75,41 @@ waiter: Callable[[str], object] = _made["waiter"]
 heard: Callable[[object], int] = _made["heard"]
 nap: Callable[[int, float], float] = _made["nap"]
 listen: Callable[[object, int, float], bool] = _made["listen"]
+hold: Callable[..., Any] = _made["hold"]
+claim_wait: Callable[..., Any] = _made["claim_wait"]
+closer: Callable[[int], object] = _made["closer"]
+end_holds: Callable[["int | None"], None] = _made["end_holds"]
+held_check: Callable[[object], "tuple[str, str] | None"] = _made["held_check"]
+held_state: Callable[[object], "tuple[float, int, tuple[str, str] | None]"] = _made["held_state"]
+held_progress: Callable[[object], "tuple[str, str] | None"] = _made["held_progress"]
+held_release: Callable[[object], "tuple[str, str] | None"] = _made["held_release"]
+held_hand_over: Callable[[object, int], Any] = _made["held_hand_over"]
+held_requested: Callable[[object], "tuple[str, int] | None"] = _made["held_requested"]
+held_wait: Callable[[object, float], bool] = _made["held_wait"]
 begin_anew: Callable[[], None] = _made["begin_anew"]
 end_calls: Callable[[], None] = _made["end_calls"]
 
+_is_found: list[bool] = []
+
+
+def find_library() -> None:
+    """Finds the SQLite library of this Python's connections, for those that the library opens itself."""
+    if _is_found:
+        return
+    memory = sqlite3.connect(":memory:")
+    if hasattr(memory, "enable_load_extension"):
+        memory.enable_load_extension(True)
+        memory.load_extension(loadable_path())
+    memory.close()
+    if _made["find_library"](getattr(_sqlite3, "__file__", None), _open):
+        _is_found.append(True)
+
+
+def _open(uri: str) -> None:
+    sqlite3.connect(uri, uri=True).close()
+
+
+# Before the calls of other threads are ended: what is held is released.
+atexit.register(end_holds, None)
 # A thread that is inside the library when the interpreter is gone would end the process.
 atexit.register(end_calls)

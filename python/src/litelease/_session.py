@@ -31,6 +31,8 @@ class Session:
         self.cursor: sqlite3.Cursor | None = None
         self.handle = _library.new_handle()
         self._pid = os.getpid()
+        # By which the library knows the holds of the connection.
+        self.number: int | None = None
 
     @property
     def is_inherited(self) -> bool:

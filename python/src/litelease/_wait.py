@@ -10,17 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, TypeVar
 
 from . import _library
-from ._request import Asking
-from ._time import Seconds, in_ms
+from ._time import Seconds, in_ms, in_seconds
 from ._types import Acquired, Busy, Lease, LiteleaseError
 
 if TYPE_CHECKING:
-    from ._leases import Litelease
     from ._session import Handle
 
 T = TypeVar("T")
-# How often a holder is examined while others wait.
-_EXAMINE_EVERY = 0.25
 
 
 def clock() -> float:
@@ -98,36 +94,20 @@ class More:
         within_ms, max_ms = ms(progress_within, "progress_within"), ms(max_time, "max_time")
         return More(value, within_ms, max_ms, ms(request, "request"))
 
-    def rides(self) -> tuple[object, ...]:
-        """Returns what is stored with the grant, as the verbs take it."""
-        return self.value, self.progress_within_ms, self.max_time_ms
 
-
-def claiming(
-    db: Litelease, name: str, owner: str, ttl_ms: int, more: More = More()
-) -> Callable[[], tuple[Acquired | Busy, int | None]]:
-    """Returns an attempt for ``until``. It takes over from a holder whose process has ended, and takes what a request of
-    this owner's has brought."""
-    examine_at, rides = 0.0, more.rides()
-    has_more, asking = any(value is not None for value in rides), Asking(db, name, owner, ttl_ms, more)
-
-    def claim(dead: Lease | None) -> Acquired | Busy:
-        if has_more:  # in one call: no exception may come between the claim and what rides on it
-            who = (None, None) if dead is None else (dead.owner, dead.token)
-            return db._answer(Acquired, Busy, "claim_with", name, owner, ttl_ms, *who, *rides)
-        if dead is not None:
-            return db._claim_from_dead(name, owner, ttl_ms=ttl_ms, dead=dead)
-        return db.claim(name, owner, ttl_ms=ttl_ms)
-
-    def attempt() -> tuple[Acquired | Busy, int | None]:
-        nonlocal examine_at
-        now, answer = clock(), claim(None)
-        if isinstance(answer, Busy) and now >= examine_at:
-            examine_at = now + _EXAMINE_EVERY
-            if _library.is_dead(answer.current.owner):
-                answer = claim(answer.current)
-        if isinstance(answer, Busy):
-            answer = asking.follow(answer, now)
-        return answer, answer.current.expires_at_ms if isinstance(answer, Busy) else None
-
-    return attempt
+def claim_at(
+    path: str, name: str, owner: str, ttl: Seconds, wait: Seconds, request: Seconds | None = None, stop: Callable[[], bool] = never
+) -> Acquired | Busy:
+    """Claims a name of a file, and waits for it. It takes over from a holder whose process has ended, and takes what a request
+    of this owner's has brought. With ``request``, the present holder is asked to give it up within that time."""
+    for text in (name, owner):
+        if not isinstance(text, str):
+            raise TypeError(f"names and owners are str, got {text!r}")
+    _library.find_library()
+    ttl_ms, within_ms = in_ms(name, ttl, None), None if request is None else in_ms(name, request, None, "request")
+    more = (None, None, None, within_ms, None)
+    answer = _library.claim_wait(path, name, ttl_ms, in_seconds(wait), owner, *more, stop)
+    if answer is None:
+        raise Stopped
+    is_granted, lease = answer
+    return Acquired(Lease(name, *lease)) if is_granted else Busy(Lease(name, *lease))

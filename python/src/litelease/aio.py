@@ -26,7 +26,8 @@ from ._client_hold import RemoteHeld, RemoteSlot
 from ._client_queue import RemoteItem, RemoteQueue
 from ._election import Leader
 from ._fences import Value
-from ._hold import Held, HeldSlot, Hold
+from ._held import Held, number_of
+from ._hold import HeldSlot, Hold
 from ._leases import Litelease
 from ._leases import open as open_file
 from ._pools import Pools
@@ -54,12 +55,12 @@ from ._types import (
     Stored,
     Transferred,
 )
-from ._wait import More, claiming, file_of, until
+from ._wait import More, claim_at, file_of
 
 __all__ = ["Client", "ClientQueue", "Database", "campaign", "claim_wait", "hand_over", "hold", "hold_slot", "requested"]
 
 T = TypeVar("T")
-H = TypeVar("H", bound=Hold)
+H = TypeVar("H", bound=Union[Hold, Held])
 Stop = Callable[[], bool]
 # A path, which is bootstrapped; or what has been opened.
 Database = Union[str, "os.PathLike[str]", sqlite3.Connection, Litelease, Pools]
@@ -76,6 +77,7 @@ class _Place:
         else:
             handle = database if isinstance(database, Handle) else Litelease(database)
             self._path, self.conn = file_of(handle, verb), handle.conn
+            number_of(self.conn)  # in the thread that the connection belongs to
 
     def path(self) -> str:
         """Returns the path of the file, which is bootstrapped then."""
@@ -268,8 +270,7 @@ async def claim_wait(database: Database, name: str, owner: str, ttl: Seconds, wa
     place = _Place(database, "claim_wait")
 
     def work(stop: Stop) -> Acquired | Busy:
-        with place.opened() as db:
-            return until(place.path(), in_seconds(wait), claiming(db, name, owner, in_ms(name, ttl, None)), stop)[0]
+        return claim_at(place.path(), name, owner, ttl, wait, stop=stop)
 
     def undo(answer: Acquired | Busy) -> None:
         if isinstance(answer, Acquired):

@@ -5,7 +5,11 @@
 //! and the store undoes its work as after any other error.
 
 mod api;
+#[cfg(unix)]
+mod holds;
 mod host;
+#[cfg(unix)]
+mod library;
 mod session;
 mod turn;
 mod values;
@@ -21,12 +25,12 @@ use std::time::Duration;
 use litelease_hold::{HolderKind, Identity, Window};
 
 use crate::python::api::{Method, NAMES, Object, Raised, Raw, Result, VARARGS, py, string};
-use crate::python::session::{Call, Session};
+use crate::python::session::{Call, Failed, Session};
 use crate::python::turn::Calls;
 use crate::python::values::{Names, to_integer};
 
 /// What the functions of one interpreter share. It is never freed.
-struct Context {
+pub(crate) struct Context {
     names: Names,
     /// Raises an error: it gets its kind, its text, the exception behind it, and the lease that it
     /// is about.
@@ -85,7 +89,7 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 11] = [
+static METHODS: [Method; 23] = [
     method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
     method(
         c"call",
@@ -115,6 +119,18 @@ static METHODS: [Method; 11] = [
         c"listen(waiter, heard, seconds)\n--\n\nSleeps for 50 ms at most. Returns whether it was woken before.",
         waiting::listen,
     ),
+    method(c"find_library", c"find_library(file, open)\n--\n\nFinds the SQLite library of Python's connections.", library::find_library),
+    method(c"hold", c"hold(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nHolds a name.", holds::hold),
+    method(c"claim_wait", c"claim_wait(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nClaims a name, and waits for it.", holds::claim_wait),
+    method(c"closer", c"closer(number)\n--\n\nMakes what ends the holds of a connection when it is freed.", holds::closer),
+    method(c"end_holds", c"end_holds(number)\n--\n\nReleases the holds of a connection, or all.", holds::end_holds),
+    method(c"held_check", c"held_check(held)\n--\n\nReturns why a hold is over, if it is.", holds::check),
+    method(c"held_state", c"held_state(held)\n--\n\nReturns trust, expiry and trouble of a hold.", holds::state),
+    method(c"held_progress", c"held_progress(held)\n--\n\nNotes that the work goes on.", holds::progress),
+    method(c"held_release", c"held_release(held)\n--\n\nReleases a hold.", holds::release),
+    method(c"held_hand_over", c"held_hand_over(held, ttl_ms)\n--\n\nHands a hold over.", holds::hand_over),
+    method(c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested),
+    method(c"held_wait", c"held_wait(held, seconds)\n--\n\nWaits until a hold is over.", holds::wait_lost),
     method(c"end_calls", c"end_calls()\n--\n\nWaits for the calls of other threads.", end_calls),
     method(c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew),
 ];
@@ -135,6 +151,11 @@ fn guarded(work: impl FnOnce() -> Result<Object>) -> Raw {
         // A panic must not unwind into Python, and there is no answer to give.
         Err(_) => std::process::abort(),
     }
+}
+
+/// Has Python raise an error.
+pub(crate) fn raise(context: &Context, failed: Failed) -> Result<Object> {
+    session::raise(&context.names, &context.fail, failed, &[])
 }
 
 /// # Safety

@@ -86,7 +86,7 @@ impl Session {
             Ok(ran) => ran,
             Err(failed) => (Err(failed), Vec::new()),
         };
-        done.or_else(|failed| self.raise(fail, failed, &raised))
+        done.or_else(|failed| raise(self.names, fail, failed, &raised))
     }
 
     #[allow(clippy::type_complexity)]
@@ -293,37 +293,42 @@ impl Session {
             }
         }
     }
+}
 
-    /// Has Python raise an error. Of SQLite's, the exception that `sqlite3` has raised comes back
-    /// as it is.
-    fn raise(&self, fail: &Object, failed: Failed, raised: &[(String, Object)]) -> Result<Object> {
-        let (kind, text, lease) = match &failed {
-            Failed::Raised => return Err(Raised),
-            Failed::Kind(kind, text) => (*kind, text.clone(), None),
-            Failed::Store(Error::ExpiredOnArrival(lease)) => {
-                ("ExpiredOnArrival", String::new(), Some(lease))
-            }
-            Failed::Store(error) => (error.kind(), error.to_string(), None),
-        };
-        let cause = match &failed {
-            Failed::Store(Error::Sqlite(failure) | Error::CommitUnknown(failure)) => raised
-                .iter()
-                .rfind(|(message, _)| failure.message.ends_with(message.as_str()))
-                .map(|(_, exception)| Object::borrowed(exception.as_raw())),
-            _ => None,
-        };
-        let lease = match lease {
-            Some(Lease { name, owner, token, expires_at_ms }) => tuple(vec![
-                string(name)?,
-                string(owner)?,
-                crate::python::api::integer(*token)?,
-                crate::python::api::integer(*expires_at_ms)?,
-            ])?,
-            None => self.names.none()?,
-        };
-        let cause = cause.unwrap_or_else(|| self.names.none())?;
-        fail.call(vec![string(kind)?, string(&text)?, cause, lease])
-    }
+/// Has Python raise an error. Of SQLite's, the exception that `sqlite3` has raised comes back
+/// as it is.
+pub(crate) fn raise(
+    names: &Names,
+    fail: &Object,
+    failed: Failed,
+    raised: &[(String, Object)],
+) -> Result<Object> {
+    let (kind, text, lease) = match &failed {
+        Failed::Raised => return Err(Raised),
+        Failed::Kind(kind, text) => (*kind, text.clone(), None),
+        Failed::Store(Error::ExpiredOnArrival(lease)) => {
+            ("ExpiredOnArrival", String::new(), Some(lease))
+        }
+        Failed::Store(error) => (error.kind(), error.to_string(), None),
+    };
+    let cause = match &failed {
+        Failed::Store(Error::Sqlite(failure) | Error::CommitUnknown(failure)) => raised
+            .iter()
+            .rfind(|(message, _)| failure.message.ends_with(message.as_str()))
+            .map(|(_, exception)| Object::borrowed(exception.as_raw())),
+        _ => None,
+    };
+    let lease = match lease {
+        Some(Lease { name, owner, token, expires_at_ms }) => tuple(vec![
+            string(name)?,
+            string(owner)?,
+            crate::python::api::integer(*token)?,
+            crate::python::api::integer(*expires_at_ms)?,
+        ])?,
+        None => names.none()?,
+    };
+    let cause = cause.unwrap_or_else(|| names.none())?;
+    fail.call(vec![string(kind)?, string(&text)?, cause, lease])
 }
 
 /// Checks whether an answer says that nothing was done.

@@ -152,7 +152,7 @@ impl Calls {
     }
 
     /// Checks whether another thread ends the interpreter.
-    fn are_ending(&self) -> bool {
+    pub(crate) fn are_ending(&self) -> bool {
         let me = thread::current().id();
         self.is_ending.load(Ordering::SeqCst) && self.ender.get() != Some(&me)
     }

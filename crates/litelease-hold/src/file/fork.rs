@@ -48,7 +48,7 @@ pub(crate) fn close_before_forks() {
 }
 
 /// Lets processes that are forked from now on hold names, with a keeper of their own.
-pub(crate) fn let_children_hold() {
+pub fn let_children_hold() {
     close_before_forks();
     MAY_HOLD.store(true, Ordering::SeqCst);
 }

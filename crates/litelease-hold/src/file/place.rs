@@ -196,7 +196,10 @@ impl<A: Asks> Place for FilePlace<'_, A> {
     }
 
     fn take_back(&mut self, wish: &Wish<'_>) {
-        let _ = self.asks.with(|leases| Ok(leases.release_if_stored(wish.name, wish.owner)?));
+        if wish.is_owner_unique {
+            let release = |leases: FileLeases<'_>| leases.release_if_stored(wish.name, wish.owner);
+            let _ = self.asks.with(|leases| Ok(release(leases)?));
+        }
     }
 
     fn wait(&mut self, _: &Wish<'_>, current: &Lease, at_most: Duration) {

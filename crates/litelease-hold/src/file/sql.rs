@@ -23,11 +23,8 @@ use litelease_store::{
 use litelease_sys::{at_exit, pin_library};
 
 use super::fork::{had_open_connection, let_children_hold};
-use super::{
-    Asks, DatabaseFile, FileConnection, FileError, FileLeases, FilePlace, More, OwnConnection,
-    is_busy,
-};
-use crate::{Clock, Held, HoldError, HolderKind, Identity, SystemClock, Window, Wish, hold};
+use super::{Aside, DatabaseFile, FileError, More};
+use crate::{Held, HoldError, HolderKind, Identity, Window, Wish};
 
 const WAIT: Argument = Argument { name: "wait_ms", kind: Kind::Integer, null: Some("for no wait") };
 
@@ -55,9 +52,6 @@ const HOLDS: &[Function] = &[
         run: unhold,
     },
 ];
-
-/// How long a call waits before it asks again whether its caller was interrupted.
-const STEP: Duration = Duration::from_millis(50);
 
 /// How long the end of a process may be held up to release what it holds.
 const AT_EXIT: Duration = Duration::from_millis(100);
@@ -125,19 +119,14 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     Window::new(ttl).ok_or_else(|| refusal(HoldError::<Error>::TtlTooShort(ttl)))?;
     let file = DatabaseFile::behind(store).ok_or_else(in_memory)?;
     stay_loaded(&file);
-    let patience = caller.busy_timeout();
-    let interruptible = |error: &Error| is_busy(error) && go_on(caller).is_ok();
-    let own = retrying(patience, interruptible, || OwnConnection::open(&file, STEP))
-        .map_err(cannot_use)?;
-    // Asked now: the path led to the caller's file when it was opened again.
-    if caller.has_moved() {
-        return Err(moved());
-    }
+    // Asked now: the path leads to the caller's file.
+    let go_on = || match caller.has_moved() {
+        true => Err(FileError::Moved(file.path.clone())),
+        false => Ok(go_on(caller)?),
+    };
+    let aside = Aside { file: &file, patience: caller.busy_timeout(), go_on: &go_on };
     let owner = Identity::new(HolderKind::Hold).to_string();
-    let wish = Wish::new(name, &owner, ttl);
-    let mut place = FilePlace::new(FromSql { own, caller }, More::default()).map_err(as_error)?;
-    let may_pass = |error: &HoldError<FileError>| matches!(error, HoldError::Lease(FileError::Verb(error)) if interruptible(error));
-    match retrying(patience, may_pass, || hold(&mut place, &wish, ttl, wait)) {
+    match aside.hold(&Wish::new(name, &owner, ttl), ttl, wait, More::default()) {
         Ok(held) => {
             let token = held.token();
             // The connection is in the list: `own_hold` has found it, and it is not closed in the
@@ -200,52 +189,12 @@ fn unhold(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     Ok(Answer::Integer(i64::from(was_held)))
 }
 
-/// The connection on which a hold is asked for, and the caller's.
-struct FromSql {
-    own: OwnConnection<FileConnection>,
-    caller: Connection,
-}
-
-impl Asks for FromSql {
-    fn with<T>(
-        &self,
-        work: impl FnOnce(FileLeases<'_>) -> Result<T, FileError>,
-    ) -> Result<T, FileError> {
-        self.own.with(|own: &FileConnection| work(own.leases()))
-    }
-
-    fn go_on(&self) -> Result<(), FileError> {
-        Ok(go_on(self.caller)?)
-    }
-
-    fn longest_nap(&self) -> Duration {
-        STEP
-    }
-}
-
 /// Fails if the caller was interrupted: then SQLite stops each statement of its connection until
 /// the one that calls us has ended.
 fn go_on(caller: Connection) -> Result<(), Error> {
     match caller.answers_one("SELECT 1") {
         Err(failure) if failure.code & 0xff == code::INTERRUPT => Err(failure.into()),
         _ => Ok(()),
-    }
-}
-
-/// Tries again for some time while an error may pass.
-fn retrying<T, E>(
-    patience: Duration,
-    may_pass: impl Fn(&E) -> bool,
-    mut attempt: impl FnMut() -> Result<T, E>,
-) -> Result<T, E> {
-    let begin = SystemClock.now();
-    loop {
-        match attempt() {
-            Err(error) if SystemClock.now() < begin + patience && may_pass(&error) => {
-                sleep(Duration::from_millis(1));
-            }
-            answer => return answer,
-        }
     }
 }
 
@@ -325,7 +274,7 @@ fn own_hold(caller: Connection, name: &str) -> Result<Option<i64>, Error> {
 
 /// Keeps this library and SQLite's loaded from now on: the keeper's thread is in them. Has names
 /// released when the process ends.
-fn stay_loaded(file: &DatabaseFile) {
+pub fn stay_loaded(file: &DatabaseFile) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         pin_library(ptr::from_ref(&KNOWN) as usize);
@@ -405,21 +354,6 @@ fn in_memory() -> Error {
 
 fn moved() -> Error {
     refusal("found that the file was moved, deleted or replaced: open it again")
-}
-
-/// Says that it is the keeper's connection that cannot be opened: the caller's own works.
-fn cannot_use(error: Error) -> Error {
-    match error {
-        Error::Sqlite(Failure { code, message }) if !is_passing(code) => {
-            let message = format!("cannot open the file a second time: {message}");
-            Error::Sqlite(Failure { code, message })
-        }
-        error => error,
-    }
-}
-
-fn is_passing(code: c_int) -> bool {
-    matches!(code & 0xff, code::BUSY | code::LOCKED | code::INTERRUPT)
 }
 
 fn as_error(error: FileError) -> Error {

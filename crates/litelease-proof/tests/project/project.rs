@@ -267,7 +267,16 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "calls CPython by the addresses of its functions, and is called by it",
         "crates/litelease-extension/src/python",
-        &["api.rs", "host.rs", "mod.rs", "session.rs", "values.rs", "waiting.rs"],
+        &[
+            "api.rs",
+            "holds.rs",
+            "host.rs",
+            "library.rs",
+            "mod.rs",
+            "session.rs",
+            "values.rs",
+            "waiting.rs",
+        ],
     ),
     (
         "hands the connections of rusqlite to the store",

@@ -1,0 +1,590 @@
+//! Held leases for Python: handles on the holds of `litelease-hold`, in capsules.
+//!
+//! A capsule that is freed ends its hold, so an exception at any moment leaves nothing behind: no
+//! bytecode runs between the grant and the capsule.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use litelease_core::Lease;
+use litelease_hold::file::{Aside, DatabaseFile, FileError, More, let_children_hold, stay_loaded};
+use litelease_hold::{Held, HoldError, HolderKind, Identity, Loss, LossSignal, Wish};
+use litelease_store::{Error, Failure, OwnedValue, code};
+
+use crate::python::api::{
+    self, Object, Raised, Raw, Result, check_signals, float, integer, py, string, tuple,
+    without_gil,
+};
+use crate::python::library::found;
+use crate::python::session::Failed;
+use crate::python::values::to_integer;
+use crate::python::{Context, context, guarded, raise};
+
+const HELD: &CStr = c"litelease.held";
+const CLOSER: &CStr = c"litelease.closer";
+
+/// How long a signal's handler has to wait at most.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// How long a release tries. After that the keeper does.
+const RELEASE: Duration = Duration::from_secs(5);
+
+/// How long Python's connections wait for a lock, unless told otherwise.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A hold, until it has ended.
+struct PythonHeld {
+    /// The process that holds it. Asked first: in a forked one the locks may be taken for ever.
+    process: u32,
+    lost: LossSignal,
+    state: Mutex<State>,
+}
+
+enum State {
+    Held(Box<Held>),
+    /// It is being handed over.
+    Moving,
+    /// It has ended like this.
+    Ended {
+        kind: &'static str,
+        text: String,
+    },
+}
+
+/// The holds of each connection, by a number that Python gives the connection.
+static OF_CONNECTION: Mutex<BTreeMap<i64, Vec<Weak<PythonHeld>>>> = Mutex::new(BTreeMap::new());
+
+const ENDING: &str = "the interpreter is shutting down";
+const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
+                          neither a shared library nor able to load extensions";
+
+/// Holds a name. Its arguments are the path, the name, the ttl in ms, the seconds to wait, the owner
+/// or None, a value, the limits in ms or None, how soon to ask the holder in ms or None, the number
+/// of the connection or None, and a function that says whether to stop. Answers the capsule with
+/// owner, token and expiry; or owner, token and expiry of the lease that is in the way; or None if
+/// it was stopped.
+pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let given = Object::borrowed(arguments)?;
+        let asked = Asked::read(context, &given)?;
+        let number = optional(context, &given.item(9)?);
+        let Waited { answer, was_stopped } =
+            asked.run(context, &given.item(10)?, |aside, asked| {
+                let Asked { ttl, wait, more: (value, progress_within, max_time), .. } = asked;
+                let more = More {
+                    value: Some(value.value())
+                        .filter(|value| *value != litelease_store::Value::Null),
+                    progress_within: *progress_within,
+                    max_time: *max_time,
+                };
+                // What is granted ends with the limit, too.
+                let first = max_time.map_or(*ttl, |time| time.min(*ttl));
+                aside.hold(&asked.wish(first), *ttl, *wait, more)
+            })?;
+        match answer {
+            _ if was_stopped => context.names.none(),
+            Ok(held) => {
+                let (owner, token) = (held.owner().to_owned(), held.token());
+                let expires_at_ms = held.expires_at_ms();
+                let capsule = capsule_of(held, number)?;
+                tuple(vec![capsule, string(&owner)?, integer(token)?, integer(expires_at_ms)?])
+            }
+            Err(HoldError::Busy(current)) => lease_tuple(&current),
+            Err(error) => raise(context, failed(error)),
+        }
+    })
+}
+
+/// Claims a name, and waits for it. Its arguments are those of [`hold`]. Answers True with owner,
+/// token and expiry of the grant, or False with those of the lease that is in the way; or None if it
+/// was stopped.
+pub(crate) unsafe extern "C" fn claim_wait(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let given = Object::borrowed(arguments)?;
+        let asked = Asked::read(context, &given)?;
+        let Waited { answer, was_stopped } =
+            asked.run(context, &given.item(10)?, |aside, asked| {
+                aside.acquire(&asked.wish(asked.ttl), asked.wait)
+            })?;
+        match answer {
+            _ if was_stopped => context.names.none(),
+            Ok(granted) => {
+                let is_granted = integer(i64::from(granted.is_ok()))?;
+                let (Ok(lease) | Err(lease)) = granted;
+                tuple(vec![is_granted, lease_tuple(&lease)?])
+            }
+            Err(error) => raise(context, failed(HoldError::Lease(error))),
+        }
+    })
+}
+
+/// What a caller asks for.
+struct Asked {
+    file: DatabaseFile,
+    name: String,
+    owner: String,
+    is_unique: bool,
+    ttl: Duration,
+    wait: Duration,
+    more: (OwnedValue, Option<Duration>, Option<Duration>),
+    request: Option<Duration>,
+}
+
+/// The answer to a caller, and whether it was told to stop.
+struct Waited<T> {
+    answer: T,
+    was_stopped: bool,
+}
+
+impl Asked {
+    fn read(context: &'static Context, given: &Object) -> Result<Self> {
+        let Some(api) = found() else {
+            let failed = Failed::Kind("NotSupportedError", NO_LIBRARY.into());
+            return raise(context, failed).and(Err(Raised));
+        };
+        let text = |at| Ok(given.item(at)?.text()?.to_owned());
+        let time = |at: usize| -> Result<Option<Duration>> {
+            Ok(optional(context, &given.item(at)?).map(in_duration))
+        };
+        let owner = given.item(4)?;
+        let is_unique = context.names.is_none(&owner);
+        let owner = match is_unique {
+            true => Identity::new(HolderKind::Hold).to_string(),
+            false => owner.text()?.to_owned(),
+        };
+        let value = context.names.to_value(&given.item(5)?)?;
+        let value = value.ok_or_else(|| {
+            context.names.type_error("a value is None, an int, a float, a str or bytes")
+        })?;
+        Ok(Asked {
+            file: DatabaseFile { path: text(0)?, vfs: None, api },
+            name: text(1)?,
+            owner,
+            is_unique,
+            ttl: time(2)?.unwrap_or_default(),
+            wait: seconds(&given.item(3)?),
+            more: (value, time(6)?, time(7)?),
+            request: time(8)?,
+        })
+    }
+
+    fn wish(&self, ttl: Duration) -> Wish<'_> {
+        let wish = Wish::new(&self.name, &self.owner, ttl);
+        Wish { request: self.request, is_owner_unique: self.is_unique, ..wish }
+    }
+
+    /// Asks without the GIL, and lets Python handle signals meanwhile.
+    fn run<T>(
+        &self,
+        context: &'static Context,
+        stop: &Object,
+        ask: impl FnOnce(&Aside<'_>, &Asked) -> T,
+    ) -> Result<Waited<T>> {
+        let Some(_counted) = context.calls.begin() else {
+            let ending = Failed::Kind("LiteleaseError", ENDING.into());
+            return raise(context, ending).and(Err(Raised));
+        };
+        let_children_hold();
+        stay_loaded(&self.file);
+        let gil = Gil::default();
+        let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
+        let go_on = || {
+            if was_stopped.get() || has_raised.get() {
+                return Err(interrupted());
+            }
+            gil.taken(|| match check_signals().and_then(|()| stop.call(vec![])?.is_true()) {
+                Ok(is_stopped) => was_stopped.set(is_stopped),
+                Err(Raised) => has_raised.set(true),
+            });
+            match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
+                true => Err(interrupted()),
+                false => Ok(()),
+            }
+        };
+        let aside = Aside { file: &self.file, patience: PATIENCE, go_on: &go_on };
+        let answer = gil.released(|| ask(&aside, self));
+        match has_raised.get() {
+            // The handler's exception is still set. What was granted is given back.
+            true => {
+                let exception = api::take_exception()?;
+                drop(answer);
+                Err(api::set_exception(exception))
+            }
+            false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
+        }
+    }
+}
+
+/// The GIL, which is released and now and then taken for a moment.
+#[derive(Default)]
+struct Gil(Cell<Option<*mut c_void>>);
+
+impl Gil {
+    fn released<T>(&self, work: impl FnOnce() -> T) -> T {
+        // SAFETY: the GIL is held, and is taken again by the same thread.
+        unsafe {
+            self.0.set(Some((py().PyEval_SaveThread)()));
+            let done = work();
+            if let Some(thread) = self.0.take() {
+                (py().PyEval_RestoreThread)(thread);
+            }
+            done
+        }
+    }
+
+    /// Does `work` with the GIL, inside [`released`](Gil::released).
+    fn taken(&self, work: impl FnOnce()) {
+        // SAFETY: as above, the other way round.
+        unsafe {
+            if let Some(thread) = self.0.take() {
+                (py().PyEval_RestoreThread)(thread);
+                work();
+                self.0.set(Some((py().PyEval_SaveThread)()));
+            }
+        }
+    }
+}
+
+impl PythonHeld {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns why it is over, if it is: the kind and the text.
+    fn over(&self) -> Option<(&'static str, String)> {
+        if self.process != std::process::id() {
+            return Some(of_loss(&Loss::Forked));
+        }
+        match &*self.state() {
+            State::Held(held) => held.check().err().map(|lost| of_loss(&lost.reason)),
+            State::Moving => Some(handed_over()),
+            State::Ended { kind, text } => Some((*kind, text.clone())),
+        }
+    }
+
+    /// Ends it like this, if it has not ended yet. Returns the hold, to be released.
+    fn end(&self, kind: &'static str, text: &str) -> Option<Box<Held>> {
+        if self.process != std::process::id() {
+            return None;
+        }
+        let mut state = self.state();
+        let State::Held(held) = &*state else { return None };
+        // What was lost before stays lost for that reason.
+        let lost = held.check().err().map(|lost| of_loss(&lost.reason));
+        let (kind, text) = lost.unwrap_or((kind, text.to_owned()));
+        match std::mem::replace(&mut *state, State::Ended { kind, text }) {
+            State::Held(held) => Some(held),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for PythonHeld {
+    fn drop(&mut self) {
+        // A forked process leaves it alone: its locks may be taken for ever.
+        if self.process != std::process::id() {
+            let state = std::mem::replace(&mut self.state, Mutex::new(State::Moving));
+            std::mem::forget(state);
+        }
+    }
+}
+
+fn handed_over() -> (&'static str, String) {
+    ("HandedOver", "it was handed over, or is about to be".into())
+}
+
+/// Makes the capsule of a hold.
+fn capsule_of(held: Held, number: Option<i64>) -> Result<Object> {
+    let lost = held.lost();
+    let state = Mutex::new(State::Held(Box::new(held)));
+    let held = Arc::new(PythonHeld { process: std::process::id(), lost, state });
+    if let Some(number) = number {
+        let mut all = of_connections();
+        let holds = all.entry(number).or_default();
+        holds.retain(|held| held.strong_count() > 0);
+        holds.push(Arc::downgrade(&held));
+    }
+    let raw = Arc::into_raw(held);
+    // SAFETY: the capsule gives the reference back with its destructor.
+    unsafe {
+        let capsule = (py().PyCapsule_New)(raw.cast_mut().cast(), HELD.as_ptr(), Some(free_held));
+        if capsule.is_null() {
+            drop(Arc::from_raw(raw));
+        }
+        Object::owned(capsule)
+    }
+}
+
+unsafe extern "C" fn free_held(capsule: Raw) {
+    // SAFETY: Python calls it once, for a capsule of `capsule_of`.
+    let held = unsafe {
+        let held = (py().PyCapsule_GetPointer)(capsule, HELD.as_ptr());
+        if held.is_null() {
+            return;
+        }
+        Arc::from_raw(held.cast::<PythonHeld>())
+    };
+    // A drop takes a tenth of a second at most. The GIL stays: the interpreter may be ending.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
+}
+
+fn of_connections() -> MutexGuard<'static, BTreeMap<i64, Vec<Weak<PythonHeld>>>> {
+    OF_CONNECTION.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a capsule that ends the holds of a connection when it is freed. SQLite frees it when the
+/// connection closes, as the data of a function.
+pub(crate) unsafe extern "C" fn closer(_: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        let number = to_integer(&Object::borrowed(arguments)?.item(0)?).unwrap_or(0);
+        let number = Box::into_raw(Box::new(number));
+        // SAFETY: the capsule frees the number with its destructor.
+        unsafe {
+            let free = Some(free_closer as unsafe extern "C" fn(Raw));
+            let capsule = (py().PyCapsule_New)(number.cast(), CLOSER.as_ptr(), free);
+            if capsule.is_null() {
+                drop(Box::from_raw(number));
+            }
+            Object::owned(capsule)
+        }
+    })
+}
+
+unsafe extern "C" fn free_closer(capsule: Raw) {
+    // SAFETY: Python calls it once, for a capsule of `closer`.
+    let number = unsafe {
+        let number = (py().PyCapsule_GetPointer)(capsule, CLOSER.as_ptr());
+        if number.is_null() {
+            return;
+        }
+        Box::from_raw(number.cast::<i64>())
+    };
+    let work = || end_all(of_connections().remove(&*number), "Closed", "its connection was closed");
+    let _ = catch_unwind(AssertUnwindSafe(work));
+}
+
+/// Ends holds, and releases them.
+fn end_all(holds: Option<Vec<Weak<PythonHeld>>>, kind: &'static str, text: &str) {
+    for held in holds.into_iter().flatten() {
+        // Dropping it releases it.
+        drop(held.upgrade().and_then(|held| held.end(kind, text)));
+    }
+}
+
+/// Ends the holds of a connection, by its number, or all, without waiting for a locked file for
+/// long.
+pub(crate) unsafe extern "C" fn end_holds(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let number = optional(context, &Object::borrowed(arguments)?.item(0)?);
+        let holds = {
+            let mut all = of_connections();
+            match number {
+                Some(number) => all.remove(&number),
+                None => Some(std::mem::take(&mut *all).into_values().flatten().collect()),
+            }
+        };
+        without_gil(|| end_all(holds, "Released", "it was released"));
+        context.names.none()
+    })
+}
+
+fn in_capsule(capsule: &Object) -> Result<Arc<PythonHeld>> {
+    // SAFETY: the capsule has a reference, and this makes another.
+    unsafe {
+        let held = (py().PyCapsule_GetPointer)(capsule.as_raw(), HELD.as_ptr());
+        if held.is_null() {
+            return Err(Raised);
+        }
+        Arc::increment_strong_count(held.cast::<PythonHeld>());
+        Ok(Arc::from_raw(held.cast::<PythonHeld>()))
+    }
+}
+
+/// Calls `work` with the hold of a capsule and the other arguments.
+fn with_held(
+    shared: Raw,
+    arguments: Raw,
+    work: impl FnOnce(&'static Context, &PythonHeld, &Object) -> Result<Object>,
+) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let arguments = Object::borrowed(arguments)?;
+        work(context, &*in_capsule(&arguments.item(0)?)?, &arguments)
+    })
+}
+
+/// Answers None, or why it is over: the kind and the text.
+fn over(context: &Context, over: Option<(&'static str, String)>) -> Result<Object> {
+    match over {
+        Some((kind, text)) => tuple(vec![string(kind)?, string(&text)?]),
+        None => context.names.none(),
+    }
+}
+
+pub(crate) unsafe extern "C" fn check(shared: Raw, arguments: Raw) -> Raw {
+    with_held(shared, arguments, |context, held, _| over(context, held.over()))
+}
+
+/// Answers for how many seconds it is trusted, when it expires in Unix ms, and what the last renewal
+/// failed with.
+pub(crate) unsafe extern "C" fn state(shared: Raw, arguments: Raw) -> Raw {
+    with_held(shared, arguments, |context, held, _| {
+        let (trusted, expires_at_ms, trouble) = match &*held.state() {
+            State::Held(held) => (held.trusted_for(), held.expires_at_ms(), held.trouble()),
+            _ => (Duration::ZERO, 0, None),
+        };
+        let trouble = over(context, trouble.as_ref().map(of_loss))?;
+        tuple(vec![float(trusted.as_secs_f64())?, integer(expires_at_ms)?, trouble])
+    })
+}
+
+pub(crate) unsafe extern "C" fn progress(shared: Raw, arguments: Raw) -> Raw {
+    with_held(shared, arguments, |context, held, _| {
+        if held.process == std::process::id()
+            && let State::Held(held) = &*held.state()
+        {
+            let _ = held.progress();
+        }
+        over(context, held.over())
+    })
+}
+
+/// Releases it. Answers None, or why its row could not be released: the file is locked. Then the
+/// keeper goes on trying.
+pub(crate) unsafe extern "C" fn release(shared: Raw, arguments: Raw) -> Raw {
+    with_held(shared, arguments, |context, held, _| {
+        let mut answer = Ok(());
+        if let Some(held) = held.end("Released", "it was released") {
+            without_gil(|| answer = held.release_within(RELEASE));
+        }
+        // A lease that was lost is left alone.
+        let blocked = answer.err().filter(|lost| lost.reason.may_pass());
+        over(context, blocked.map(|lost| of_loss(&lost.reason)))
+    })
+}
+
+/// Hands it over for so many ms. Answers owner, token and expiry of the requester's grant, or why it
+/// could not be.
+pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
+    with_held(shared, arguments, |context, held, arguments| {
+        let ttl = in_duration(to_integer(&arguments.item(1)?).unwrap_or(0));
+        if let Some(reason) = held.over() {
+            return over(context, Some(reason));
+        }
+        // From here on the requester may trust it.
+        let State::Held(moving) = std::mem::replace(&mut *held.state(), State::Moving) else {
+            return over(context, Some(handed_over()));
+        };
+        let mut answer = None;
+        without_gil(|| answer = Some(moving.hand_over::<FileError>(ttl)));
+        match answer {
+            Some(Ok(lease)) => {
+                let (kind, text) = handed_over();
+                *held.state() = State::Ended { kind, text };
+                lease_tuple(&lease)
+            }
+            Some(Err((back, error))) => {
+                *held.state() = State::Held(Box::new(back));
+                let reason = match error {
+                    HoldError::NotRequested => ("NotRequested", String::new()),
+                    HoldError::Lost(lost) => of_loss(&lost.reason),
+                    error => ("CannotRenew", error.to_string()),
+                };
+                over(context, Some(reason))
+            }
+            None => Err(Raised),
+        }
+    })
+}
+
+/// Answers the requester and the Unix time in ms until which it asks, or None.
+pub(crate) unsafe extern "C" fn requested(shared: Raw, arguments: Raw) -> Raw {
+    with_held(shared, arguments, |context, held, _| {
+        let request = match &*held.state() {
+            State::Held(held) => held.request(),
+            _ => None,
+        };
+        match request {
+            Some(request) => tuple(vec![string(&request.requester)?, integer(request.until_ms)?]),
+            None => context.names.none(),
+        }
+    })
+}
+
+/// Waits until it is over, for so many seconds and for 50 ms at most. Answers whether it is.
+pub(crate) unsafe extern "C" fn wait_lost(shared: Raw, arguments: Raw) -> Raw {
+    with_held(shared, arguments, |context, held, arguments| {
+        let time = seconds(&arguments.item(1)?).min(SLICE);
+        let Some(_counted) = context.calls.begin() else { return integer(1) };
+        without_gil(|| drop(held.lost.wait_timeout(time)));
+        integer(i64::from(held.over().is_some()))
+    })
+}
+
+fn interrupted() -> FileError {
+    let failure = Failure { code: code::INTERRUPT, message: "interrupted".into() };
+    FileError::Verb(Error::Sqlite(failure))
+}
+
+/// Returns what Python raises for an error of a hold.
+fn failed(error: HoldError<FileError>) -> Failed {
+    match error {
+        HoldError::Lease(FileError::Verb(Error::Sqlite(failure))) => {
+            Failed::Kind("OperationalError", failure.message)
+        }
+        HoldError::Lease(FileError::Verb(error)) => Failed::Store(error),
+        HoldError::TtlTooShort(_) => Failed::Kind("InvalidTtl", error.to_string()),
+        error => Failed::Kind("LiteleaseError", error.to_string()),
+    }
+}
+
+/// Returns a loss as Python names it, with its text.
+fn of_loss(loss: &Loss) -> (&'static str, String) {
+    let kind = match loss {
+        Loss::Superseded { .. } => "Superseded",
+        Loss::Expired => "Expired",
+        Loss::ReleasedElsewhere => "ReleasedElsewhere",
+        Loss::BlockedByWriter { .. } => "BlockedByWriter",
+        Loss::CannotRenew { .. } => "CannotRenew",
+        Loss::Broken => "Broken",
+        Loss::FileReplaced => "FileReplaced",
+        Loss::Forked => "Forked",
+        Loss::NoProgress => "NoProgress",
+        Loss::TimeIsUp => "TimeIsUp",
+        Loss::Requested => "Requested",
+        Loss::Stale { .. } => "Stale",
+        _ => "SessionOver",
+    };
+    (kind, loss.to_string())
+}
+
+fn lease_tuple(lease: &Lease) -> Result<Object> {
+    tuple(vec![string(&lease.owner)?, integer(lease.token)?, integer(lease.expires_at_ms)?])
+}
+
+fn optional(context: &Context, given: &Object) -> Option<i64> {
+    if context.names.is_none(given) { None } else { to_integer(given) }
+}
+
+fn in_duration(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
+
+/// Reads a number of seconds. What is no number counts as none.
+fn seconds(number: &Object) -> Duration {
+    // SAFETY: the object is alive.
+    let number = unsafe { (py().PyFloat_AsDouble)(number.as_raw()) };
+    api::clear();
+    Duration::try_from_secs_f64(number.min(1e9)).unwrap_or(Duration::ZERO)
+}

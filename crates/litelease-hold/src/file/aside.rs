@@ -1,0 +1,117 @@
+//! Asking for a name on a connection of our own, for callers in other languages: their connection
+//! may be in the middle of a statement, and they may want to wait no longer.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use litelease_core::Lease;
+use litelease_store::{Error, Failure, code};
+
+use super::{
+    Asks, DatabaseFile, FileConnection, FileError, FileLeases, FilePlace, More, OwnConnection,
+    is_busy,
+};
+use crate::{Clock, Held, HoldError, SystemClock, Wish, acquire, hold};
+
+/// How long a call waits before it asks again whether its caller was interrupted.
+const STEP: Duration = Duration::from_millis(50);
+
+/// A caller in another language.
+pub struct Aside<'c> {
+    /// Its file.
+    pub file: &'c DatabaseFile,
+    /// How long it waits for another connection's lock.
+    pub patience: Duration,
+    /// Fails if it wants to wait no longer.
+    pub go_on: &'c dyn Fn() -> Result<(), FileError>,
+}
+
+impl<'c> Aside<'c> {
+    /// Claims a name and keeps it alive, as [`hold`] does.
+    pub fn hold(
+        &self,
+        wish: &Wish<'_>,
+        ttl: Duration,
+        wait: Duration,
+        more: More<'_>,
+    ) -> Result<Held, HoldError<FileError>> {
+        let mut place = self.place(more).map_err(HoldError::Lease)?;
+        let may_pass = |error: &HoldError<FileError>| matches!(error, HoldError::Lease(error) if self.may_pass(error));
+        self.retrying(may_pass, || hold(&mut place, wish, ttl, wait))
+    }
+
+    /// Claims a name, and waits for it, as [`acquire`] does.
+    pub fn acquire(
+        &self,
+        wish: &Wish<'_>,
+        wait: Duration,
+    ) -> Result<Result<Lease, Lease>, FileError> {
+        let mut place = self.place(More::default())?;
+        let acquired =
+            self.retrying(|error| self.may_pass(error), || acquire(&mut place, wish, wait))?;
+        Ok(acquired.map(|acquired| acquired.granted.lease))
+    }
+
+    fn place<'m>(&self, more: More<'m>) -> Result<FilePlace<'m, Own<'c>>, FileError> {
+        let open = || OwnConnection::open(self.file, STEP).map_err(FileError::Verb);
+        let own = self.retrying(|error| self.may_pass(error), open).map_err(cannot_open)?;
+        FilePlace::new(Own { own, go_on: self.go_on }, more)
+    }
+
+    fn may_pass(&self, error: &FileError) -> bool {
+        matches!(error, FileError::Verb(error) if is_busy(error)) && (self.go_on)().is_ok()
+    }
+
+    /// Tries again for some time while an error may pass.
+    fn retrying<T, E>(
+        &self,
+        may_pass: impl Fn(&E) -> bool,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let begin = SystemClock.now();
+        loop {
+            match attempt() {
+                Err(error) if SystemClock.now() < begin + self.patience && may_pass(&error) => {
+                    sleep(Duration::from_millis(1));
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
+/// The connection that a place asks on.
+struct Own<'c> {
+    own: OwnConnection<FileConnection>,
+    go_on: &'c dyn Fn() -> Result<(), FileError>,
+}
+
+impl Asks for Own<'_> {
+    fn with<T>(
+        &self,
+        work: impl FnOnce(FileLeases<'_>) -> Result<T, FileError>,
+    ) -> Result<T, FileError> {
+        self.own.with(|own: &FileConnection| work(own.leases()))
+    }
+
+    fn go_on(&self) -> Result<(), FileError> {
+        (self.go_on)()
+    }
+
+    fn longest_nap(&self) -> Duration {
+        STEP
+    }
+}
+
+/// Says that it is our connection that cannot be opened: the caller's own works.
+fn cannot_open(error: FileError) -> FileError {
+    match error {
+        FileError::Verb(Error::Sqlite(Failure { code, message }))
+            if !matches!(code & 0xff, code::BUSY | code::LOCKED | code::INTERRUPT) =>
+        {
+            let message = format!("cannot open the file a second time: {message}");
+            FileError::Verb(Error::Sqlite(Failure { code, message }))
+        }
+        error => error,
+    }
+}

@@ -1,0 +1,229 @@
+"""Held leases: handles on the holds of the library, whose thread renews them on a connection of its own.
+
+A handle that is freed ends its hold, also if an exception comes at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+import threading
+import time
+import warnings
+import weakref
+from types import TracebackType
+from typing import Callable, TypeVar
+
+from . import _keeper, _library
+from ._atomic import start_thread
+from ._leases import Litelease
+from ._session import Session, session_of
+from ._time import Seconds, in_ms
+from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NotRequested, RequestInfo
+from ._wait import More, Stopped, clock, never
+
+Me = TypeVar("Me", bound="Held")
+
+NOT_REQUESTED = "{!r}: nobody has asked for the lease: hand it to an owner by name with transfer, or release it"
+REPLACED = Loss("FileReplaced", "the database file was moved, deleted or replaced")
+# How a hold ends without being lost.
+_ENDS = ("Released", "HandedOver")
+# How often a holder that listens looks for a request. The library has heard of it before.
+_LISTEN_EVERY = 0.05
+_numbers = itertools.count(1)
+
+
+def number_of(conn: sqlite3.Connection | None) -> int | None:
+    """Returns the number by which the library knows the holds of a connection. It ends them when the connection closes."""
+    if conn is None:
+        return None
+    session: Session = session_of(conn)
+    if session.number is None:
+        number = next(_numbers)
+        # SQLite frees it when the connection closes, whoever closes it.
+        conn.create_function(f"litelease_closing_{number}", 0, _library.closer(number))  # type: ignore[arg-type]
+        session.number = number
+    return session.number
+
+
+class LossEvent:
+    """Tells from any thread whether a hold is lost, like a ``threading.Event``."""
+
+    def __init__(self, native: object) -> None:
+        self._native = native
+
+    def is_set(self) -> bool:
+        """Checks whether it is lost."""
+        over = _library.held_check(self._native)
+        return over is not None and over[0] not in _ENDS
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it is lost, for at most ``timeout`` seconds. Returns whether it is."""
+        end = float("inf") if timeout is None else clock() + timeout
+        while not self.is_set() and (left := end - clock()) > 0:
+            if _library.held_wait(self._native, left):
+                time.sleep(min(left, _LISTEN_EVERY))  # it has ended in another way
+        return self.is_set()
+
+
+class Held:
+    """A lease that is kept alive while its block runs. Made by ``Litelease.hold``.
+
+    A hold is trusted until the start of its last successful renewal + what was granted - margin, the margin being a tenth
+    of what was granted and at least 50 ms. After that ``check()`` raises ``Lost``, whatever the database would say. ``lost`` is
+    an event that is set then.
+
+    Keep the object. A hold that is no longer referred to is released, and so is one whose connection was closed, and
+    every one when the interpreter ends. A process that ends without that (``kill -9``, a SIGTERM without a handler,
+    ``os._exit``) releases nothing: then the lease ends with its ttl, or earlier if a waiter on the same host sees that the
+    process is gone.
+    """
+
+    name: str
+    owner: str
+    token: int
+    lost: LossEvent
+    _native: object = None
+
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        ttl: float,
+        wait: float,
+        owner: str | None,
+        conn: sqlite3.Connection | None,
+        stop: Callable[[], bool] = never,
+        more: More = More(),
+        on_requested: Callable[[RequestInfo], object] | None = None,
+    ) -> None:
+        _library.find_library()
+        # The connection is referred to: the hold ends when it is closed.
+        self.name, self._path, self._file, self._conn = name, path, _keeper.file_of(path), conn
+        for text in (name, owner):
+            if not isinstance(text, (str, type(None))):
+                raise TypeError(f"names and owners are str, got {text!r}")
+        ttl_ms = in_ms(name, ttl, None)
+        # What is granted ends with the limit, too.
+        first = ttl if more.max_time_ms is None else min(ttl, more.max_time_ms / 1000)
+        if _library.window(first) is None:
+            raise InvalidTtl(f"{name!r}: a ttl of {first} s is too short to be kept alive: give more than 0.1 s")
+        limits = (more.progress_within_ms, more.max_time_ms, more.request_ms)
+        answer = _library.hold(path, name, ttl_ms, wait, owner or None, more.value, *limits, number_of(conn), stop)
+        if answer is None:
+            raise Stopped
+        if len(answer) == 3:
+            raise HoldTimeout(Lease(name, *answer))
+        self._native, self.owner, self.token, self._first_expiry_ms = answer
+        self.lost = LossEvent(self._native)
+        if on_requested is not None:
+            start_thread(_Listener(self, on_requested).listen, [])
+
+    @property
+    def lease(self) -> Lease:
+        """The grant as the verbs take it, with the expiry of the last renewal."""
+        expires_at_ms = _library.held_state(self._native)[1]
+        return Lease(self.name, self.owner, self.token, expires_at_ms or self._first_expiry_ms)
+
+    def check(self) -> None:
+        """Raises ``Lost`` once the lease can no longer be trusted, and as soon as its release has begun."""
+        over = _library.held_check(self._native)
+        if over is not None:
+            raise Lost(self.name, Loss(*over))
+
+    def trusted_for(self) -> float:
+        """Returns for how many seconds the lease can be trusted from now on if no further renewal succeeds."""
+        return _library.held_state(self._native)[0]
+
+    def trouble(self) -> Loss | None:
+        """Returns why the last renewal failed, if it did. The lease is not lost yet: the keeper keeps trying."""
+        trouble = _library.held_state(self._native)[2]
+        return None if trouble is None else Loss(*trouble)
+
+    def progress(self) -> None:
+        """Notes that the work goes on, for a hold with ``progress_within``. Raises ``Lost`` like ``check()``. It writes
+        nothing itself: the keeper stores it with its next renewal."""
+        over = _library.held_progress(self._native)
+        if over is not None:
+            raise Lost(self.name, Loss(*over))
+
+    def release(self) -> None:
+        """Ends the hold. A lease that was lost is left alone."""
+        locked = _library.held_release(self._native)
+        if locked is not None:
+            raise sqlite3.OperationalError(f"database is locked: the keeper goes on trying to release {self.name!r}")
+
+    def requested(self) -> RequestInfo | None:
+        """Returns the open request for this lease, if there is one. Reads the file, and takes no lock."""
+        over = _library.held_check(self._native)
+        if over is not None and over[0] in ("Forked", *_ENDS) or self._was_replaced():
+            return None
+        with contextlib.closing(self._open()) as db:
+            found = db.requested(self.name)
+        return found if found is not None and found.token == self.token else None
+
+    def hand_over(self, ttl: Seconds) -> Lease:
+        """Hands the lease to the requester who has asked for it, in one commit, and ends the hold: store a checkpoint before.
+        Returns the requester's grant. Without a request it raises ``NotRequested``, and the hold goes on."""
+        ttl_ms = in_ms(self.name, ttl, None)
+        if ttl_ms <= 0:
+            raise InvalidTtl(f"{self.name!r}: the ttl must be at least 1 ms, got {ttl_ms} ms")
+        answer = _library.held_hand_over(self._native, ttl_ms)
+        if len(answer) == 3:
+            return Lease(self.name, *answer)
+        if answer[0] == "NotRequested":
+            raise NotRequested(NOT_REQUESTED.format(self.name))
+        raise Lost(self.name, Loss(*answer))
+
+    def __enter__(self: Me) -> Me:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except sqlite3.Error:
+            # What went wrong in the block matters more; the keeper goes on trying.
+            if error is None:
+                raise
+        finally:
+            _library.held_release(self._native)  # if an exception has come before
+
+    def __del__(self) -> None:
+        if self._native is not None and _library.held_check(self._native) is None:
+            warnings.warn(
+                f"the hold on {self.name!r} was garbage-collected, so it is released: keep what hold() returns", ResourceWarning
+            )
+
+    def _was_replaced(self) -> bool:
+        """Checks whether the file was replaced since the claim."""
+        return _keeper.file_of(self._path) != self._file
+
+    def _open(self) -> Litelease:
+        return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))
+
+
+class _Listener:
+    """Tells a holder when a successor asks for its lease, in a thread of its own that ends with the hold."""
+
+    def __init__(self, held: Held, tell: Callable[[RequestInfo], object]) -> None:
+        self._held, self._token, self._tell = weakref.ref(held), held.token, tell
+
+    def listen(self) -> None:
+        """Listens until the hold is over."""
+        told: tuple[str, int] | None = None
+        while (held := self._held()) is not None and _library.held_check(held._native) is None:
+            found = _library.held_requested(held._native)
+            native = held._native
+            del held
+            if found != told:
+                told = found
+                if found is not None:
+                    # A callback that is slow or fails must not keep the next request from being heard.
+                    info = RequestInfo(found[0], found[1], self._token)
+                    name = "litelease request"
+                    threading.Thread(target=self._tell, args=(info,), name=name, daemon=True).start()
+            _library.held_wait(native, _LISTEN_EVERY)
+            del native
