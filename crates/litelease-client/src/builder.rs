@@ -5,7 +5,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ureq::tls::{Certificate, PemItem, RootCerts, parse_pem};
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
 
 use crate::access::{Key, ServerUrl};
 use crate::{Client, Error};
@@ -75,12 +77,12 @@ impl std::fmt::Debug for ClientBuilder {
 
 /// Returns the CAs to trust: those in this file, in `$LITELEASE_CA_FILE`, or those that Mozilla
 /// trusts. A server without TLS needs none.
-pub(crate) fn roots(server: &ServerUrl, ca_file: Option<&Path>) -> Result<RootCerts, Error> {
+pub(crate) fn roots(server: &ServerUrl, ca_file: Option<&Path>) -> Result<RootCertStore, Error> {
     let named = || env::var_os("LITELEASE_CA_FILE").filter(|path| !path.is_empty());
     let path = ca_file.map(Path::to_owned).or_else(|| named().map(PathBuf::from));
     match path.filter(|_| server.is_https) {
         Some(path) => read(&path).map_err(|error| Error::CaFile { path, error }),
-        None => Ok(RootCerts::WebPki),
+        None => Ok(webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect()),
     }
 }
 
@@ -91,47 +93,28 @@ const CURES: [(&str, &str); 5] = [
     ("BadSignature", NAME_THE_CA),
     ("not valid for", "use a name in the URL that the certificate is for"),
     ("InvalidContentType", "if the server speaks no TLS, say http:// in its URL"),
-    ("http parse fail", "if the server speaks TLS, say https:// in its URL"),
+    ("the answer is not HTTP", "if the server speaks TLS, say https:// in its URL"),
 ];
 const NAME_THE_CA: &str = "name the file with the CA of its certificate in LITELEASE_CA_FILE";
 
 /// Describes a failure that lasts until a setting is changed, with what to change.
-pub(crate) fn misconfigured(error: &ureq::Error) -> Option<String> {
-    let text = error.to_string();
-    let (_, cure) = CURES.iter().find(|(known, _)| text.contains(known))?;
-    Some(format!("{text}: {cure}"))
+pub(crate) fn misconfigured(error: &str) -> Option<String> {
+    let (_, cure) = CURES.iter().find(|(known, _)| error.contains(known))?;
+    Some(format!("{error}: {cure}"))
 }
 
-fn read(path: &Path) -> io::Result<RootCerts> {
-    let pem = fs::read(path)?;
-    let mut certificates = Vec::new();
-    for item in parse_pem(&pem) {
+fn read(path: &Path) -> io::Result<RootCertStore> {
+    let (pem, mut roots) = (fs::read(path)?, RootCertStore::empty());
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
         // What else is in the file is not repeated: it may be a key.
-        match item.map_err(|_| io::Error::other("it is not valid PEM"))? {
-            PemItem::Certificate(certificate) if is_whole(&certificate) => {
-                certificates.push(certificate)
-            }
-            PemItem::Certificate(_) => {
-                let number = certificates.len() + 1;
-                return Err(io::Error::other(format!("certificate {number} in it is damaged")));
-            }
-            _ => {}
-        }
+        let certificate = certificate.map_err(|_| io::Error::other("it is not valid PEM"))?;
+        let number = roots.len() + 1;
+        roots
+            .add(certificate)
+            .map_err(|_| io::Error::other(format!("certificate {number} in it is damaged")))?;
     }
-    match certificates.is_empty() {
+    match roots.is_empty() {
         true => Err(io::Error::other("there is no certificate in it (as PEM)")),
-        false => Ok(RootCerts::from(certificates)),
-    }
-}
-
-/// Checks that a certificate is one DER sequence from its first to its last byte. Others would be
-/// left out without a word, and then no server would be trusted.
-fn is_whole(certificate: &Certificate<'_>) -> bool {
-    match certificate.der() {
-        [0x30, 0x82, high, low, rest @ ..] => {
-            usize::from(u16::from_be_bytes([*high, *low])) == rest.len()
-        }
-        [0x30, 0x81, length, rest @ ..] => usize::from(*length) == rest.len(),
-        _ => false,
+        false => Ok(roots),
     }
 }

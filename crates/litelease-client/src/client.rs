@@ -1,33 +1,40 @@
 //! The verbs, each as one request or as often as it takes.
 
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use litelease_hold::{Clock, ProcessKeeper, SystemClock, Window, unique};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::Error;
 use crate::access::{Key, ServerUrl};
 use crate::builder;
+use crate::connection::Connections;
 use crate::held_names::HeldNames;
 use crate::kind::Kind;
-use crate::transport::{Outcome, Transport};
+use crate::mode::{Blocking, Mode, Untaken};
+use crate::transport::{Outcome, Request, Transport};
 
-/// A client of one server.
+/// A client of one server. A clone of it is the same client.
+///
+/// It blocks unless it is an `AsyncClient`, whose verbs return futures: see [`Mode::Answer`].
 ///
 /// ```
 /// # use litelease_client::Client;
 /// let client = Client::open("http://127.0.0.1:7070")?;
 /// # Ok::<(), litelease_client::Error>(())
 /// ```
-pub struct Client {
+#[derive(Clone)]
+pub struct Client<M: Mode = Blocking> {
     pub(crate) transport: Arc<Transport>,
     /// Renews the holds of this client, on a thread of its own: a slow server keeps no other holds
     /// of the process from being renewed.
-    pub(crate) keeper: ProcessKeeper,
+    pub(crate) keeper: Arc<ProcessKeeper>,
     pub(crate) held_names: Arc<HeldNames>,
+    pub(crate) mode: PhantomData<M>,
 }
 
 /// A live lease, as everybody may see it.
@@ -55,6 +62,19 @@ pub struct Grant {
     /// must be renewed first.
     pub(crate) start: Option<Duration>,
 }
+
+/// A claim or a borrow, all of whose requests are one for the server.
+struct Attempt {
+    kind: Kind,
+    /// The body, without its times.
+    claim: Value,
+    ttl: Duration,
+    /// The key.
+    tag: String,
+}
+
+/// How long the server may take to notice that a connection was closed.
+pub(crate) const UNTIL_NOTICED: Duration = Duration::from_secs(1);
 
 /// How long one request may take besides the time that it waits for a name.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -105,10 +125,14 @@ impl Client {
         ca_file: Option<&Path>,
     ) -> Result<Self, Error> {
         server.check(key.as_ref().map(|key| key.text.as_str()))?;
-        let transport = Arc::new(Transport::new(server, key, builder::roots(server, ca_file)?));
-        Ok(Client { transport, keeper: ProcessKeeper::new(), held_names: Arc::default() })
+        let connections = Connections::new(server, key, builder::roots(server, ca_file)?)?;
+        let transport = Arc::new(Transport::new(connections));
+        let (keeper, held_names) = (Arc::default(), Arc::default());
+        Ok(Client { transport, keeper, held_names, mode: PhantomData })
     }
+}
 
+impl<M: Mode> Client<M> {
     /// Claims a name, and waits for it for at most `wait`. A lost answer is asked for again, with
     /// the same key, so that no grant is lost.
     ///
@@ -129,7 +153,7 @@ impl Client {
         owner: &str,
         ttl: Duration,
         wait: Duration,
-    ) -> Result<Grant, Error> {
+    ) -> M::Answer<Grant> {
         self.claim_above(name, owner, ttl, wait, 0)
     }
 
@@ -142,31 +166,73 @@ impl Client {
         ttl: Duration,
         wait: Duration,
         above: i64,
-    ) -> Result<Grant, Error> {
-        let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
+    ) -> M::Answer<Grant> {
         let mut claim = json!({ "name": name, "owner": owner });
         if above > 0 {
             claim["min_token"] = above.into();
         }
-        let start = SystemClock.now();
-        let value = self.acquire(&Kind::Name, &claim, ttl, wait)?;
-        let (lease, secret) = Kind::Name.granted(name, &value).ok_or_else(nonsense)?;
-        // A grant that was waited for, or nearly so, is not trusted before its first renewal.
-        let is_new = SystemClock.now() < start + window.interval(None);
-        Ok(Grant { lease, secret, start: is_new.then_some(start) })
+        let client = self.clone();
+        M::obtain(&self.transport, async move {
+            let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
+            let start = SystemClock.now();
+            let (value, untaken) = client.acquire(Kind::Name, claim, ttl, wait).await?;
+            let (lease, secret) = Kind::Name.granted("", &value).ok_or_else(nonsense)?;
+            // A grant that was waited for, or nearly so, is not trusted before its first renewal.
+            let is_new = SystemClock.now() < start + window.interval(None);
+            Ok((Grant { lease, secret, start: is_new.then_some(start) }, untaken))
+        })
     }
 
-    /// Sends a claim, or a borrow, until it is granted, refused, or the time to wait is over. All
-    /// tries are one request for the server. A refusal that names no holder is not final: the name
-    /// has come free just as the wait ended.
-    pub(crate) fn acquire(
+    /// Sends a claim, or a borrow, until it is granted, refused, or the time to wait is over. If
+    /// this is dropped meanwhile, or what it returns, nothing stays granted.
+    pub(crate) async fn acquire(
         &self,
-        kind: &Kind,
-        claim: &Value,
+        kind: Kind,
+        claim: Value,
         ttl: Duration,
         wait: Duration,
-    ) -> Result<Value, Error> {
-        let (first, tag, path) = (SystemClock.now(), unique(), kind.claim_path());
+    ) -> Result<(Value, Untaken), Error> {
+        let attempt = Arc::new(Attempt { kind, claim, ttl, tag: unique() });
+        let (client, given_up) = (self.clone(), Arc::clone(&attempt));
+        let untaken =
+            Untaken::new(&self.transport, async move { client.give_back(&given_up).await });
+        match self.acquire_once(&attempt, wait).await {
+            Ok(value) => Ok((value, untaken)),
+            Err(error) => {
+                untaken.taken();
+                Err(error)
+            }
+        }
+    }
+
+    /// Releases what the server has granted to an attempt that was given up, or is about to.
+    ///
+    /// Asks for the grant under the same key. The server may notice the end of the connection of
+    /// the request that has waited a moment after that, and grant it the name: so asks twice.
+    async fn give_back(&self, attempt: &Attempt) {
+        let Attempt { kind, claim, .. } = attempt;
+        for pause in [Duration::ZERO, UNTIL_NOTICED] {
+            sleep(pause).await;
+            let Ok(value) = self.acquire_once(attempt, Duration::ZERO).await else { continue };
+            let name = claim["name"].as_str().unwrap_or_default();
+            let Some((_, secret)) = kind.granted(name, &value) else { return };
+            let (begin, mut pauses) = (SystemClock.now(), pauses());
+            // If this fails, the lease ends with its ttl.
+            while let Err(Error::Unreachable(_)) =
+                self.call(kind, "release", name, &secret, None, PATIENCE).await
+                && SystemClock.now() < begin + attempt.ttl
+            {
+                sleep(pauses()).await;
+            }
+            return;
+        }
+    }
+
+    /// Sends the requests of one attempt, which are one request for the server. A refusal that
+    /// names no holder is not final: the name has come free just as the wait ended.
+    async fn acquire_once(&self, attempt: &Attempt, wait: Duration) -> Result<Value, Error> {
+        let Attempt { kind, claim, ttl, tag } = attempt;
+        let (first, ttl) = (SystemClock.now(), *ttl);
         let mut body = claim.clone();
         body["ttl"] = ttl.as_secs_f64().into();
         let (mut pauses, mut was_heard, mut trouble) = (pauses(), false, None);
@@ -174,7 +240,9 @@ impl Client {
             let left = wait.saturating_sub(SystemClock.now().saturating_sub(first));
             let left = left.min(LONGEST_WAIT);
             body["wait"] = left.as_secs_f64().into();
-            let outcome = self.transport.post(&path, &tag, &body, left + PATIENCE);
+            let (path, tag, body) = (kind.claim_path(), tag.clone(), Some(body.clone()));
+            let request = Request { path, tag, body, timeout: left + PATIENCE };
+            let outcome = self.transport.send(request).await;
             let now = SystemClock.now();
             was_heard |= !matches!(outcome, Outcome::Unreached(_));
             let outcome = match outcome {
@@ -188,12 +256,12 @@ impl Client {
             };
             match outcome {
                 Outcome::Done(value) => return Ok(value),
-                // The server lets nobody wait as long as this client wants to.
+                // The server lets no client wait as long as this one wants to.
                 Outcome::No(_) => trouble = None,
                 Outcome::Unknown(why) | Outcome::Unreached(why) => {
                     let lasted = now.saturating_sub(*trouble.get_or_insert(now));
-                    // What a lost answer has granted ends with its ttl: nobody has to ask longer.
-                    // If nothing was ever sent, there may be no server.
+                    // What a lost answer has granted ends with its ttl: no need to ask longer. If
+                    // nothing was ever sent, there may be no server.
                     let most = if was_heard { ttl.max(PATIENCE) } else { ttl.min(PATIENCE / 2) };
                     if lasted > most || now.saturating_sub(first) > wait.saturating_add(ttl) {
                         return Err(Error::Unreachable(why));
@@ -203,7 +271,7 @@ impl Client {
                     return Err(refused.into_error());
                 }
             }
-            sleep(pauses());
+            sleep(pauses()).await;
         }
     }
 
@@ -218,43 +286,68 @@ impl Client {
     /// let grant = client.renew(&grant, ttl)?;
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn renew(&self, grant: &Grant, ttl: Duration) -> Result<Grant, Error> {
-        Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
-        let (begin, mut pauses) = (SystemClock.now(), pauses());
-        loop {
-            // Each try is a request of its own: trust begins with the one that was answered.
-            let start = SystemClock.now();
-            let secret = &grant.secret;
-            match Kind::Name.call(&self.transport, "renew", "", secret, Some(ttl), PATIENCE) {
-                Ok(value) => {
-                    let lease = lease(&value).ok_or_else(nonsense)?;
-                    return Ok(Grant { lease, start: Some(start), ..grant.clone() });
+    pub fn renew(&self, grant: &Grant, ttl: Duration) -> M::Answer<Grant> {
+        let (client, grant) = (self.clone(), grant.clone());
+        M::answer(&self.transport, async move {
+            Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
+            let (begin, mut pauses) = (SystemClock.now(), pauses());
+            loop {
+                // Each try is a request of its own: trust begins with the one that was answered.
+                let start = SystemClock.now();
+                let secret = &grant.secret;
+                match client.call(&Kind::Name, "renew", "", secret, Some(ttl), PATIENCE).await {
+                    Ok(value) => {
+                        let lease = lease(&value).ok_or_else(nonsense)?;
+                        return Ok(Grant { lease, start: Some(start), ..grant });
+                    }
+                    Err(Error::Unreachable(why)) if start.saturating_sub(begin) > ttl => {
+                        return Err(Error::Unreachable(why));
+                    }
+                    Err(Error::Unreachable(_)) => sleep(pauses()).await,
+                    Err(error) => return Err(error),
                 }
-                Err(Error::Unreachable(why)) if start.saturating_sub(begin) > ttl => {
-                    return Err(Error::Unreachable(why));
-                }
-                Err(Error::Unreachable(_)) => sleep(pauses()),
-                Err(error) => return Err(error),
             }
-        }
+        })
+    }
+
+    /// Sends a call on a grant once.
+    pub(crate) async fn call(
+        &self,
+        kind: &Kind,
+        call: &str,
+        name: &str,
+        secret: &str,
+        ttl: Option<Duration>,
+        timeout: Duration,
+    ) -> Result<Value, Error> {
+        let request = kind.request(call, name, secret, ttl, timeout);
+        kind.read(secret, self.transport.send(request).await)
     }
 
     /// Releases a grant. That it is over already is fine.
-    pub fn release(&self, grant: &Grant) -> Result<(), Error> {
-        match self.end(grant) {
-            Ok(_) | Err(Error::Rejected { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+    pub fn release(&self, grant: &Grant) -> M::Answer<()> {
+        let (client, grant) = (self.clone(), grant.clone());
+        M::answer(&self.transport, async move {
+            match client.end_of(&grant).await {
+                Ok(_) | Err(Error::Rejected { .. }) => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
     }
 
     /// Releases a grant, and returns its name and token. Fails with `Rejected` if it is over
     /// already. If the answer is lost, it is asked for again: then a grant that is over was
     /// released by the first request, also if the name has a new owner by now.
-    pub fn end(&self, grant: &Grant) -> Result<(String, i64), Error> {
-        let body = json!({ "grant": grant.secret });
+    pub fn end(&self, grant: &Grant) -> M::Answer<(String, i64)> {
+        let (client, grant) = (self.clone(), grant.clone());
+        M::answer(&self.transport, async move { client.end_of(&grant).await })
+    }
+
+    async fn end_of(&self, grant: &Grant) -> Result<(String, i64), Error> {
         let (mut pauses, mut may_be_done) = (pauses(), false);
         for tries in 0.. {
-            match self.transport.call("release", &unique(), &body, PATIENCE) {
+            let body = json!({ "grant": grant.secret });
+            match self.once("release", body).await {
                 Outcome::Done(value) => {
                     let (name, token) = (value["name"].as_str(), value["token"].as_i64());
                     return name.map(str::to_owned).zip(token).ok_or_else(nonsense);
@@ -272,9 +365,31 @@ impl Client {
                 Outcome::Unreached(_) if tries < 5 => {}
                 outcome => return Err(outcome.into_error()),
             }
-            sleep(pauses());
+            sleep(pauses()).await;
         }
         Err(nonsense())
+    }
+
+    /// Sends a request on names once, under a key of its own.
+    async fn once(&self, call: &str, body: Value) -> Outcome {
+        self.transport.send(Request::new(call, body, PATIENCE)).await
+    }
+
+    /// Sends a request on names once and not again, and reads its answer.
+    fn ask_once<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        body: Value,
+        read: fn(&Value) -> Option<T>,
+    ) -> M::Answer<T> {
+        let client = self.clone();
+        M::answer(&self.transport, async move {
+            match client.once(call, body).await {
+                Outcome::Done(value) => read(&value).ok_or_else(nonsense),
+                Outcome::No(value) => Err(rejected(&value)),
+                outcome => Err(outcome.into_error()),
+            }
+        })
     }
 
     /// Hands a lease to a new owner under a larger token. The new owner gets its grant by claiming
@@ -290,39 +405,25 @@ impl Client {
     /// let fetched = client.claim("backup", "b", ttl, Duration::ZERO)?;
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn transfer(&self, grant: &Grant, to: &str, ttl: Duration) -> Result<Lease, Error> {
+    pub fn transfer(&self, grant: &Grant, to: &str, ttl: Duration) -> M::Answer<Lease> {
         let body = json!({ "grant": grant.secret, "new_owner": to, "ttl": ttl.as_secs_f64() });
-        match self.transport.call("transfer", &unique(), &body, PATIENCE) {
-            Outcome::Done(value) => lease(&value).ok_or_else(nonsense),
-            Outcome::No(value) => Err(rejected(&value)),
-            // Not asked again: if it was done, the grant is another one's now.
-            outcome => Err(outcome.into_error()),
-        }
+        // Not asked again: if it was done, the grant is another one's now.
+        self.ask_once("transfer", body, lease)
     }
 
     /// Ends the lease of any holder. Returns its owner and the token that counts no more.
-    pub fn break_lease(&self, name: &str) -> Result<(String, i64), Error> {
-        // Not asked again: somebody else may have the name by then.
-        match self.transport.call("break", &unique(), &json!({ "name": name }), PATIENCE) {
-            Outcome::Done(value) => {
-                let (owner, killed) = (value["owner"].as_str(), value["killed"].as_i64());
-                owner.map(str::to_owned).zip(killed).ok_or_else(nonsense)
-            }
-            Outcome::No(value) => Err(rejected(&value)),
-            outcome => Err(outcome.into_error()),
-        }
+    pub fn break_lease(&self, name: &str) -> M::Answer<(String, i64)> {
+        // Not asked again: another client may have the name by then.
+        self.ask_once("break", json!({ "name": name }), |value| {
+            value["owner"].as_str().map(str::to_owned).zip(value["killed"].as_i64())
+        })
     }
-}
 
-impl Client {
     /// Ends any holder's lease on a slot of the pool that has this name. Returns whether the slot
     /// was lent out under this token; [`slots`](Client::slots) shows both.
-    pub fn break_slot(&self, name: &str, position: i64, token: i64) -> Result<bool, Error> {
+    pub fn break_slot(&self, name: &str, position: i64, token: i64) -> M::Answer<bool> {
         let body = json!({ "name": name, "position": position, "token": token });
-        match self.transport.call("slot/break", &unique(), &body, PATIENCE) {
-            Outcome::Done(value) => value["returned"].as_bool().ok_or_else(nonsense),
-            outcome => Err(outcome.into_error()),
-        }
+        self.ask_once("slot/break", body, |value| value["returned"].as_bool())
     }
 }
 
@@ -422,3 +523,6 @@ pub(crate) fn pauses() -> impl FnMut() -> Duration {
         this
     }
 }
+
+#[cfg(test)]
+mod tests;

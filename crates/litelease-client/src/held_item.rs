@@ -10,7 +10,9 @@ use litelease_hold::{Acquired, Granted, Held, HoldError, LossSignal, Lost, keep}
 
 use crate::client::from_now;
 use crate::kind::Kind;
+use crate::mode::Mode;
 use crate::rows::ServerRows;
+use crate::transport::died;
 use crate::{Error, Item, Queue};
 
 /// An item whose delivery is extended in the background, until the last copy of this is dropped. It
@@ -39,12 +41,19 @@ struct Inner {
     held: Held,
 }
 
-impl Queue<'_> {
+impl<M: Mode> Queue<M> {
     /// Extends the delivery of an item in the background, as [`Client::hold`](crate::Client::hold)
     /// renews a lease. One that was waited for is extended before this returns.
-    pub fn keep(&self, item: Item, visibility: Duration) -> Result<HeldItem, Error> {
-        let held = self.held(&item, visibility)?;
-        Ok(HeldItem(Arc::new(Inner { item, held })))
+    pub fn keep(&self, item: Item, visibility: Duration) -> M::Answer<HeldItem> {
+        let queue = self.clone();
+        M::answer(&self.client().transport, async move {
+            let transport = Arc::clone(&queue.client().transport);
+            let keep = move || {
+                let held = queue.held(&item, visibility)?;
+                Ok(HeldItem(Arc::new(Inner { item, held })))
+            };
+            transport.start_blocking(keep)?.await.map_err(|_| died())?
+        })
     }
 
     /// Begins to extend the delivery of an item.

@@ -1,20 +1,17 @@
 //! Event streams of held names, so that a hold hears of a break before its next renewal.
 
-use std::convert::Infallible;
-use std::io::BufReader;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use litelease_hold::{Attach, Notice};
+use tokio::time::sleep;
 
 use crate::Lease;
-use crate::look::{SILENCE, events, path_of_name};
-use crate::transport::{Outcome, Transport};
+use crate::look::{Events, SILENCE, path_of_name};
+use crate::transport::{EndsWithOwner, Outcome, Transport};
 
-/// Watches the names that a client holds: each on a thread and a connection of its own, which end
-/// with the hold. A name that is not watched is lost at its next renewal.
+/// Watches the names that a client holds: each on a connection of its own, which ends with the
+/// hold. A name that is not watched is lost at its next renewal.
 #[derive(Default)]
 pub(crate) struct HeldNames {
     notice: Mutex<Option<Notice>>,
@@ -46,54 +43,44 @@ impl HeldNames {
         ttl: Duration,
     ) -> Attach {
         Box::new(move || {
-            let (holder, ended) = channel::<Infallible>();
-            if ttl / 3 > SOON && Arc::strong_count(&self.streams) <= MOST_STREAMS {
-                let (stream, Lease { name, token, .. }) = (Arc::clone(&self.streams), lease);
-                let body = move || {
-                    let _stream = stream;
-                    if has_ended_early(&transport, &name, token, &ended) {
-                        let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner);
-                        notice.iter().for_each(|notice| notice.changed(Some(&name), None));
-                    }
-                };
-                // Without a thread, renewals tell.
-                let _ = thread::Builder::new().name("litelease watch".into()).spawn(body);
+            if ttl / 3 <= SOON || Arc::strong_count(&self.streams) > MOST_STREAMS {
+                return Box::new(());
             }
-            Box::new(holder)
+            let (stream, same) = (Arc::clone(&self.streams), Arc::clone(&transport));
+            let task = transport.start(async move {
+                let _stream = stream;
+                if has_ended_early(&same, &lease).await {
+                    let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner);
+                    notice.iter().for_each(|notice| notice.changed(Some(&lease.name), None));
+                }
+            });
+            // Without it, renewals tell.
+            Box::new(task.map(EndsWithOwner))
         })
     }
 }
 
-/// Waits until the grant with this token is no longer current. Returns false if its holder has
-/// given it up, or the server refuses the stream.
-///
-/// The release of the name is an event, too. So the thread ends soon after the hold, although it
-/// cannot interrupt a read.
-fn has_ended_early(
-    transport: &Transport,
-    name: &str,
-    token: i64,
-    ended: &Receiver<Infallible>,
-) -> bool {
-    let (mut pause, path) = (PAUSES.0, path_of_name(name));
-    while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(pause) {
+/// Waits until this grant is no longer current. Returns false if the server refuses the stream.
+async fn has_ended_early(transport: &Transport, grant: &Lease) -> bool {
+    let (mut pause, path) = (PAUSES.0, path_of_name(&grant.name));
+    loop {
+        sleep(pause).await;
         pause = (2 * pause).min(PAUSES.1);
-        let stream = match transport.stream(&path, SILENCE) {
+        let mut stream = match transport.stream(&path, SILENCE).await {
             Ok(stream) => stream,
             Err(Outcome::Unknown(_) | Outcome::Unreached(_)) => continue,
             // The access key may not watch.
             Err(_) => return false,
         };
-        for news in events(BufReader::new(stream)) {
-            if let Err(TryRecvError::Disconnected) = ended.try_recv() {
-                return false;
-            }
+        let mut events = Events::default();
+        while let Some(line) = stream.line().await
+            && let Some(news) = events.read(&line)
+        {
             pause = PAUSES.0;
-            let is_current = |lease: &Lease| lease.token == token;
+            let is_current = |lease: &Lease| lease.token == grant.token;
             if news.is_some_and(|news| !news.live.iter().any(is_current)) {
                 return true;
             }
         }
     }
-    false
 }

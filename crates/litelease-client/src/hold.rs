@@ -1,20 +1,23 @@
 //! Holding a name or a slot: claimed, renewed in the background, and given back.
 
+use std::marker::PhantomData;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use litelease_core::Lease;
 use litelease_hold::{
-    Claimed, Clock, Granted, HolderKind, Home, Identity, NoKeeper, Place, Rows, SystemClock, Wish,
-    hold,
+    Acquired, Clock, Granted, HoldError, HolderKind, Home, Identity, Lost, NoKeeper, SystemClock,
+    Window, keep,
 };
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::client::{Client, Grant, nonsense};
 use crate::error::Error;
 use crate::kind::Kind;
+use crate::mode::{Async, Blocking, Mode, Untaken};
 use crate::rows::ServerRows;
+use crate::transport::{Transport, died};
 
 /// How to hold a name.
 ///
@@ -42,7 +45,7 @@ impl HoldOptions {
         self
     }
 
-    /// Sets the owner text, which everybody may see.
+    /// Sets the owner text, which every client may see.
     pub fn owner(mut self, owner: &str) -> Self {
         self.owner = Some(owner.into());
         self
@@ -62,14 +65,17 @@ impl HoldOptions {
 /// println!("trusted for {:?}, under token {}", held.trusted_for(), held.token());
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Debug)]
 #[must_use = "a hold that is dropped is released"]
-pub struct Held {
-    held: litelease_hold::Held,
+pub struct Held<M: Mode = Blocking> {
+    /// There until this is released or dropped.
+    held: Option<litelease_hold::Held>,
     grant: Grant,
+    transport: Arc<Transport>,
+    losses: OnceLock<watch::Receiver<Option<Lost>>>,
+    mode: PhantomData<M>,
 }
 
-impl Client {
+impl<M: Mode> Client<M> {
     /// Claims a name and renews it in the background until it is released or lost.
     ///
     /// A grant that was waited for is renewed before this returns, and trusted from the start of
@@ -84,13 +90,53 @@ impl Client {
     /// held.check()?;
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, Error> {
+    pub fn hold(&self, name: &str, options: HoldOptions) -> M::Answer<Held<M>> {
         let HoldOptions { ttl, wait, owner } = options;
         // The server knows no processes of other machines, so this owner is never judged dead.
         let owner = owner.unwrap_or_else(|| Identity::new(HolderKind::Claim).to_string());
-        let claim = json!({ "name": name, "owner": owner });
-        let mut place = ServerPlace::new(self, Kind::Name, claim);
-        Ok(hold(&mut place, &Wish::new(name, &owner, ttl), ttl, wait)?.into())
+        let (client, name) = (self.clone(), name.to_owned());
+        M::obtain(&self.transport, async move {
+            let claim = json!({ "name": name, "owner": owner });
+            let (held, _, taken) = client.acquire_held(Kind::Name, &name, claim, ttl, wait).await?;
+            Ok((held, taken))
+        })
+    }
+
+    /// Claims or borrows, and keeps what was granted. Returns the answer of the server, too.
+    pub(crate) async fn acquire_held(
+        &self,
+        kind: Kind,
+        name: &str,
+        claim: Value,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<(Held<M>, Value, Untaken), Error> {
+        Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
+        // A process without a keeper claims nothing.
+        let home = self.home(&kind).map_err(HoldError::<Error>::from)?;
+        let start = SystemClock.now();
+        let (answer, untaken) = self.acquire(kind.clone(), claim, ttl, wait).await?;
+        let (lease, secret) = kind.granted(name, &answer).ok_or_else(nonsense)?;
+        let Client { transport, held_names, .. } = self.clone();
+        let attach = match kind {
+            Kind::Name => Some(held_names.follow(transport.clone(), lease.clone(), ttl)),
+            _ => None,
+        };
+        let lasts = (lease.expires_in < ttl).then_some(lease.expires_in);
+        let release = kind.request("release", name, &secret, None, TAKE_BACK);
+        let granted = Granted { lease: (&lease).into(), secret, lasts, attach };
+        let rows = ServerRows::new(self, kind);
+        let taken = untaken.taken();
+        let keep = move || {
+            let kept = keep(&home, Acquired { granted, start }, ttl, || Ok(Box::new(rows) as _));
+            // No keeper would renew it. If this fails, the lease ends with its ttl.
+            let same = Arc::clone(&transport);
+            let give_back = async move { same.send(release).await };
+            let held = kept.inspect_err(|_| drop(transport.wait(give_back)))?;
+            Ok::<_, Error>(Held::new(transport, held))
+        };
+        let kept = self.transport.start_blocking(keep)?.await;
+        Ok((kept.map_err(|_| died())??, answer, taken))
     }
 
     /// Returns the keeper of what is of this kind.
@@ -99,7 +145,14 @@ impl Client {
     }
 }
 
-impl Held {
+impl<M: Mode> Held<M> {
+    fn new(transport: Arc<Transport>, held: litelease_hold::Held) -> Self {
+        let secret = held.grant().secret.clone();
+        let grant = Grant { lease: held.lease().into(), secret, start: None };
+        let (losses, mode) = (OnceLock::new(), PhantomData);
+        Held { held: Some(held), grant, transport, losses, mode }
+    }
+
     /// Returns the secret of the grant. Everyone who knows it may renew and release it.
     pub fn secret(&self) -> &str {
         self.grant.secret()
@@ -114,124 +167,87 @@ impl Held {
 
     /// Releases it, and tries for a few seconds if the server cannot be reached. After that it is
     /// tried in the background until the lease is over.
-    pub fn release(self) -> Result<(), Error> {
-        Ok(self.held.release()?)
+    pub fn release(self) -> M::Answer<()> {
+        self.end(litelease_hold::Held::release)
     }
 
     /// Releases it like [`release`](Held::release), and tries here for this long: for a program
     /// that ends then.
-    pub fn release_within(self, time: Duration) -> Result<(), Error> {
-        Ok(self.held.release_within(time)?)
+    pub fn release_within(self, time: Duration) -> M::Answer<()> {
+        self.end(move |held| held.release_within(time))
+    }
+
+    fn end(
+        mut self,
+        release: impl FnOnce(litelease_hold::Held) -> Result<(), Lost> + Send + 'static,
+    ) -> M::Answer<()> {
+        let transport = Arc::clone(&self.transport);
+        M::answer(&transport, async move {
+            let held = self.held.take();
+            let released = move || held.map_or(Ok(()), release);
+            Ok(self.transport.start_blocking(released)?.await.map_err(|_| died())??)
+        })
     }
 }
 
-impl From<litelease_hold::Held> for Held {
-    fn from(held: litelease_hold::Held) -> Self {
-        let secret = held.grant().secret.clone();
-        let grant = Grant { lease: held.lease().into(), secret, start: None };
-        Held { held, grant }
+impl Held<Async> {
+    /// Waits until the name is lost, and returns why. Dropping the future costs nothing, so it fits
+    /// into a `tokio::select!`.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{AsyncClient, Error, HoldOptions};
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30))).await?;
+    /// let lost = held.lost().await;
+    /// eprintln!("stop what needs the name: {lost}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn lost(&self) -> Lost {
+        let losses = self.losses.get_or_init(|| {
+            let (sender, losses) = watch::channel(None);
+            self.on_lost(move |lost| _ = sender.send(Some(lost.clone())));
+            losses
+        });
+        if let Ok(lost) = losses.clone().wait_for(Option::is_some).await
+            && let Some(lost) = lost.as_ref()
+        {
+            return lost.clone();
+        }
+        // The hold has ended otherwise, and will not be lost.
+        std::future::pending().await
     }
 }
 
 /// Without the secret of its grant.
 impl From<Held> for litelease_hold::Held {
-    fn from(held: Held) -> Self {
-        held.held
+    fn from(mut held: Held) -> Self {
+        held.held.take().unwrap_or_else(|| unreachable!("it is taken out at the end"))
     }
 }
 
-impl Deref for Held {
+impl<M: Mode> Deref for Held<M> {
     type Target = litelease_hold::Held;
 
     fn deref(&self) -> &litelease_hold::Held {
-        &self.held
+        self.held.as_ref().unwrap_or_else(|| unreachable!("it is taken out at the end"))
     }
 }
 
-/// A server as a place, for one hold.
-pub(crate) struct ServerPlace<'c> {
-    client: &'c Client,
-    kind: Kind,
-    /// The body of the claim, without its times.
-    claim: Value,
-    /// The answer to the claim that was granted.
-    pub(crate) answer: Value,
+impl<M: Mode> Drop for Held<M> {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            M::detach(&self.transport, move || drop(held));
+        }
+    }
+}
+
+impl<M: Mode> std::fmt::Debug for Held<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Held").field("grant", &self.grant).finish_non_exhaustive()
+    }
 }
 
 /// How long a grant that cannot be kept is tried to be given back.
 const TAKE_BACK: Duration = Duration::from_secs(2);
-
-impl<'c> ServerPlace<'c> {
-    pub(crate) fn new(client: &'c Client, kind: Kind, claim: Value) -> Self {
-        ServerPlace { client, kind, claim, answer: Value::Null }
-    }
-}
-
-impl Place for ServerPlace<'_> {
-    type Error = Error;
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(SystemClock)
-    }
-
-    fn home(&self) -> Result<Home, NoKeeper> {
-        self.client.home(&self.kind)
-    }
-
-    fn claim(&mut self, wish: &Wish<'_>) -> Result<Claimed, Error> {
-        let Wish { name, ttl, wait, .. } = *wish;
-        if let Some(dead) = wish.dead {
-            // No call of the service takes the place of a holder that is not its client.
-            return Ok(Claimed::Busy(dead.clone()));
-        }
-        self.answer = match self.client.acquire(&self.kind, &self.claim, ttl, wait) {
-            Err(Error::Busy(current)) => return Ok(Claimed::Busy((&*current).into())),
-            answer => answer?,
-        };
-        let (lease, secret) = self.kind.granted(name, &self.answer).ok_or_else(nonsense)?;
-        let Client { transport, held_names, .. } = self.client;
-        let attach = match self.kind {
-            Kind::Name => Some(held_names.clone().follow(transport.clone(), lease.clone(), ttl)),
-            _ => None,
-        };
-        let lasts = (lease.expires_in < ttl).then_some(lease.expires_in);
-        Ok(Claimed::Granted(Granted { lease: (&lease).into(), secret, lasts, attach }))
-    }
-
-    fn request(&mut self, _: &Wish<'_>) -> Result<Option<i64>, Error> {
-        Ok(None)
-    }
-
-    fn accept(
-        &mut self,
-        _: &Wish<'_>,
-        _: &Lease,
-        _: Option<i64>,
-    ) -> Result<Option<Granted>, Error> {
-        Ok(None)
-    }
-
-    fn withdraw(&mut self, _: &Wish<'_>) -> Result<Option<Lease>, Error> {
-        Ok(None)
-    }
-
-    fn take_back(&mut self, wish: &Wish<'_>) {
-        if let Some((_, secret)) = self.kind.granted(wish.name, &self.answer) {
-            // If this fails, the lease ends with its ttl.
-            let (transport, name) = (&self.client.transport, wish.name);
-            let _ = self.kind.call(transport, "release", name, &secret, None, TAKE_BACK);
-        }
-    }
-
-    /// The claim itself has waited.
-    fn wait(&mut self, _: &Wish<'_>, _: &Lease, _: Duration) {}
-
-    /// The claim itself has tried again.
-    fn pause(&mut self, _: &Error, _: Duration) -> bool {
-        false
-    }
-
-    fn rows(&self) -> Result<Box<dyn Rows>, Error> {
-        Ok(Box::new(ServerRows::new(self.client, self.kind.clone())))
-    }
-}

@@ -6,7 +6,7 @@ use litelease_hold::unique;
 use serde_json::{Value, json};
 
 use crate::client::{Lease, duration, lease, nonsense, rejected};
-use crate::transport::{Outcome, Transport};
+use crate::transport::{Outcome, Request};
 use crate::{Error, Loss};
 
 /// The kind of a grant. It decides how the grant is renewed and released.
@@ -72,17 +72,16 @@ impl Kind {
         Some((lease, value[self.secret_field()].as_str()?.into()))
     }
 
-    /// Sends a call on a grant once: `renew`, `release` or another one on names. `ttl` is for a
+    /// Returns a call on a grant: `renew`, `release` or another one on names. `ttl` is for a
     /// renewal.
-    pub(crate) fn call(
+    pub(crate) fn request(
         &self,
-        transport: &Transport,
         call: &str,
         name: &str,
         secret: &str,
         ttl: Option<Duration>,
         timeout: Duration,
-    ) -> Result<Value, Error> {
+    ) -> Request {
         let mut body = json!({ self.secret_field(): secret });
         let (call, time) = match (self, call) {
             (Kind::Delivery, "renew") => ("extend", "visibility"),
@@ -96,7 +95,12 @@ impl Kind {
             _ => {}
         }
         let path = format!("{}/{call}", self.path());
-        match (transport.post(&path, &unique(), &body, timeout), self) {
+        Request { path, tag: unique(), body: Some(body), timeout }
+    }
+
+    /// Reads the answer to a call on the grant that has this secret.
+    pub(crate) fn read(&self, secret: &str, outcome: Outcome) -> Result<Value, Error> {
+        match (outcome, self) {
             (Outcome::Done(value), _) => match value.get(self.secret_field()) {
                 Some(other) if other != secret => Err(nonsense()),
                 _ => Ok(value),

@@ -1,4 +1,4 @@
-//! A blocking client of `litelease serve`: claims names over HTTP, and holds them.
+//! A client of `litelease serve`, blocking or async: claims names over HTTP, and holds them.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -20,40 +20,35 @@
 //! request that it goes back to, for the ttl less a margin. Clocks of client and server are never
 //! compared.
 //!
-//! With the feature `async` there is also `AsyncClient`, with the same verbs as futures.
+//! [`Client::into_async`] returns a client with the same verbs as futures.
+
+#[cfg(test)]
+extern crate self as litelease_client;
 
 mod access;
-#[cfg(feature = "async")]
-mod async_client;
-#[cfg(feature = "async")]
-mod async_hold;
-#[cfg(feature = "async")]
-mod async_queue;
 mod builder;
 mod client;
+mod connection;
 mod error;
 mod held_item;
 mod held_names;
 mod hold;
-mod insist;
 mod kind;
-mod local_socket;
 mod look;
+mod mode;
 mod payload;
 mod queue;
 mod queue_items;
+mod retry;
 mod rows;
 mod slot;
+#[path = "../tests/stub/mod.rs"]
+#[cfg(test)]
+mod stub;
 mod transport;
 mod value;
 mod worker;
 
-#[cfg(feature = "async")]
-pub use async_client::{AsyncClient, AsyncWatch};
-#[cfg(feature = "async")]
-pub use async_hold::{AsyncHeld, AsyncPool, AsyncSlot};
-#[cfg(feature = "async")]
-pub use async_queue::AsyncQueue;
 pub use builder::ClientBuilder;
 pub use client::{Client, Grant, Lease};
 pub use error::Error;
@@ -61,6 +56,7 @@ pub use held_item::HeldItem;
 pub use hold::{Held, HoldOptions};
 pub use litelease_hold::{Loss, LossSignal, Lost, WorkOptions, WorkerCounts};
 pub use look::{KnownName, Name, News, PoolOfName, SlotInfo, Watch};
+pub use mode::{Async, AsyncClient, Blocking, Mode};
 pub use payload::{Checkpoint, Request};
 pub use queue::{Item, Queue, QueueInfo, SendOptions};
 pub use queue_items::{CancelResult, ItemInfo, ItemName};

@@ -1,15 +1,18 @@
 //! Looking at leases, once or as they change.
 
-use std::io::{BufRead, BufReader};
+use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::{self, sleep};
 use std::time::Duration;
 
 use litelease_hold::{Clock, SystemClock};
 use serde_json::Value as Json;
+use tokio::sync::Mutex;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{sleep, timeout};
 
-use crate::client::{Client, Lease, duration, lease, nonsense, pauses};
+use crate::client::{Client, Lease, duration, lease, pauses};
+use crate::mode::{Async, Blocking, Mode};
+use crate::retry::path;
 use crate::transport::{Outcome, Transport};
 use crate::{Error, Value};
 
@@ -92,8 +95,10 @@ pub struct News {
 /// }
 /// # Ok::<(), Error>(())
 /// ```
-pub struct Watch {
-    news: Receiver<Result<News, Error>>,
+pub struct Watch<M: Mode = Blocking> {
+    transport: Arc<Transport>,
+    news: Arc<Mutex<Receiver<Result<News, Error>>>>,
+    mode: PhantomData<M>,
 }
 
 /// The server sends something every 15 seconds. A stream that is silent for longer is over.
@@ -103,9 +108,9 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(40);
 const FIRST: Duration = Duration::from_secs(5);
 
 /// How many leases are asked for at once.
-const PAGE: &str = "500";
+const PAGE: (&str, &str) = ("limit", "500");
 
-impl Client {
+impl<M: Mode> Client<M> {
     /// Returns who has a name.
     ///
     /// ```no_run
@@ -117,9 +122,10 @@ impl Client {
     /// }
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn inspect(&self, name: &str) -> Result<Name, Error> {
-        let value = self.look_within("leases", &[("name", name)], FIRST)?;
-        Ok(Name { token: value["token"].as_i64(), lease: lease(&value) })
+    pub fn inspect(&self, name: &str) -> M::Answer<Name> {
+        self.find(path("leases", &[("name", name)]), FIRST, |value| {
+            Some(Name { token: value["token"].as_i64(), lease: lease(value) })
+        })
     }
 
     /// Returns all live leases on names that begin like this.
@@ -132,34 +138,28 @@ impl Client {
     /// }
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn leases(&self, prefix: &str) -> Result<Vec<Lease>, Error> {
-        let mut all = Vec::new();
-        self.pages("leases", &[("prefix", prefix)], |page| {
-            all.extend(page.iter().filter_map(lease));
-        })?;
-        Ok(all)
+    pub fn leases(&self, prefix: &str) -> M::Answer<Vec<Lease>> {
+        self.list(path("leases", &[PAGE, ("prefix", prefix)]), "leases", FIRST, lease)
     }
 
-    /// Reads a list page by page: leases, or pools with their slots.
-    fn pages(
+    /// Reads a list page by page, whose entries are in this field.
+    pub(crate) fn list<T: Send + 'static, E: IntoIterator<Item = T> + 'static>(
         &self,
-        call: &str,
-        asked: &[(&str, &str)],
-        mut each: impl FnMut(&[Json]),
-    ) -> Result<(), Error> {
-        let list = if call == "slots" { "pools" } else { call };
-        let mut after = None::<String>;
-        loop {
-            let mut query = vec![("limit", PAGE)];
-            query.extend(asked);
-            query.extend(after.iter().map(|after| ("after", after.as_str())));
-            let page = self.look_within(call, &query, FIRST)?;
-            each(page[list].as_array().ok_or_else(nonsense)?);
-            match page["next"].as_str() {
-                Some(next) => after = Some(next.into()),
-                None => return Ok(()),
+        path: String,
+        field: &'static str,
+        time: Duration,
+        read: fn(&Json) -> E,
+    ) -> M::Answer<Vec<T>> {
+        let client = self.clone();
+        M::answer(&self.transport, async move {
+            let (mut all, mut after) = (Vec::new(), Some(String::new()));
+            while let Some(this) = after {
+                let (entries, next) = client.page(&(path.clone() + &this), field, time).await?;
+                all.extend(entries.iter().flat_map(read));
+                after = next;
             }
-        }
+            Ok(all)
+        })
     }
 
     /// Returns all names that begin like this, whether somebody has them or not.
@@ -172,12 +172,9 @@ impl Client {
     /// }
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn names(&self, prefix: &str) -> Result<Vec<KnownName>, Error> {
-        let mut all = Vec::new();
-        self.pages("leases", &[("all", "true"), ("prefix", prefix)], |page| {
-            all.extend(page.iter().filter_map(known));
-        })?;
-        Ok(all)
+    pub fn names(&self, prefix: &str) -> M::Answer<Vec<KnownName>> {
+        let path = path("leases", &[PAGE, ("all", "true"), ("prefix", prefix)]);
+        self.list(path, "leases", FIRST, known)
     }
 
     /// Returns the pools whose name begins like this and of which slots are held.
@@ -190,12 +187,8 @@ impl Client {
     /// }
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn pools(&self, prefix: &str) -> Result<Vec<PoolOfName>, Error> {
-        let mut all = Vec::new();
-        self.pages("slots", &[("prefix", prefix)], |page| {
-            all.extend(page.iter().filter_map(pool_of_name));
-        })?;
-        Ok(all)
+    pub fn pools(&self, prefix: &str) -> M::Answer<Vec<PoolOfName>> {
+        self.list(path("slots", &[PAGE, ("prefix", prefix)]), "pools", FIRST, pool_of_name)
     }
 
     /// Returns the held slots of the pool that has this name, by position.
@@ -208,92 +201,117 @@ impl Client {
     /// }
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn slots(&self, name: &str) -> Result<Vec<SlotInfo>, Error> {
-        let mut all = Vec::new();
-        self.pages("slots", &[("name", name)], |page| {
-            let slots = page.iter().filter_map(|pool| pool["slots"].as_array());
-            all.extend(slots.flatten().filter_map(slot_info));
-        })?;
-        Ok(all)
+    pub fn slots(&self, name: &str) -> M::Answer<Vec<SlotInfo>> {
+        self.list(path("slots", &[PAGE, ("name", name)]), "pools", FIRST, |pool| {
+            let slots = pool["slots"].as_array().into_iter().flatten();
+            slots.filter_map(slot_info).collect::<Vec<_>>()
+        })
     }
 
     /// Watches leases on names that begin like this. A lost connection is made again.
-    pub fn watch(&self, prefix: &str) -> Watch {
-        self.watch_at(format!("/v1/events?prefix={}", encoded(prefix)))
+    pub fn watch(&self, prefix: &str) -> Watch<M> {
+        self.watch_at(path("events", &[("prefix", prefix)]))
     }
 
     /// Watches the lease on one name.
-    pub fn watch_name(&self, name: &str) -> Watch {
+    pub fn watch_name(&self, name: &str) -> Watch<M> {
         self.watch_at(path_of_name(name))
     }
 
-    fn watch_at(&self, path: String) -> Watch {
-        let (sender, news) = sync_channel(64);
+    fn watch_at(&self, path: String) -> Watch<M> {
+        let (sender, news) = channel(64);
         let transport = Arc::clone(&self.transport);
-        // Without a thread nothing is heard, and that is told.
-        let body = move || _ = listen(&transport, &path, &sender);
-        let _ = thread::Builder::new().name("litelease watch".into()).spawn(body);
-        Watch { news }
+        // In a forked process nothing is heard, and the watch says so.
+        let _ = self.transport.start(async move { listen(&transport, &path, &sender).await });
+        let (transport, news) = (Arc::clone(&self.transport), Arc::new(Mutex::new(news)));
+        Watch { transport, news, mode: PhantomData }
     }
 }
 
 impl Watch {
     /// Returns the next news, or `None` if none comes within this time.
-    pub fn next(&self, timeout: Duration) -> Result<Option<News>, Error> {
-        match self.news.recv_timeout(timeout) {
-            Ok(news) => news.map(Some),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(Error::Unreachable("nothing is heard any more".into()))
-            }
+    pub fn next(&self, time: Duration) -> Result<Option<News>, Error> {
+        let news = Arc::clone(&self.news);
+        let next = async move { timeout(time, async { news.lock().await.recv().await }).await };
+        match self.transport.wait(next)? {
+            Ok(Some(news)) => news.map(Some),
+            Ok(None) => Err(Error::Unreachable("nothing is heard any more".into())),
+            Err(_) => Ok(None),
         }
     }
 }
 
-/// Passes on all events until nobody listens any more, or the server refuses to tell.
-fn listen(
-    transport: &Transport,
-    path: &str,
-    news: &SyncSender<Result<News, Error>>,
-) -> Result<(), ()> {
+impl Watch<Async> {
+    /// Returns the next news. `None` after an error: nothing is heard any more. Dropping the future
+    /// loses no news.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{AsyncClient, Error};
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// let mut watch = client.watch("backup/");
+    /// while let Some(news) = watch.next().await {
+    ///     println!("{:?}", news?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn next(&mut self) -> Option<Result<News, Error>> {
+        self.news.lock().await.recv().await
+    }
+}
+
+/// Passes on all events until the watch is gone, or the server refuses the stream.
+async fn listen(transport: &Transport, path: &str, news: &Sender<Result<News, Error>>) {
     let (begin, mut was_heard, mut wait) = (SystemClock.now(), false, pauses());
-    loop {
-        match transport.stream(path, SILENCE) {
-            Ok(stream) => {
+    while !news.is_closed() {
+        match transport.stream(path, SILENCE).await {
+            Ok(mut stream) => {
                 (was_heard, wait) = (true, pauses());
-                pass_on(BufReader::new(stream), news)?;
+                let mut events = Events::default();
+                while let Some(line) = stream.line().await
+                    && let Some(event) = events.read(&line)
+                    && !news.is_closed()
+                {
+                    if let Some(event) = event {
+                        // If this fails, the watch is closed.
+                        let _ = news.send(Ok(event)).await;
+                    }
+                }
             }
             Err(Outcome::Unknown(_) | Outcome::Unreached(_))
                 if was_heard || SystemClock.now().saturating_sub(begin) < FIRST => {}
-            Err(outcome) => return news.send(Err(outcome.into_error())).map_err(drop),
+            Err(outcome) => {
+                let _ = news.send(Err(outcome.into_error())).await;
+                return;
+            }
         }
-        sleep(wait());
+        sleep(wait()).await;
     }
 }
 
-/// Passes on the events of one stream until it ends.
-fn pass_on(stream: impl BufRead, news: &SyncSender<Result<News, Error>>) -> Result<(), ()> {
-    events(stream).flatten().try_for_each(|heard| news.send(Ok(heard)).map_err(drop))
+/// Reads the lines of a stream of events.
+#[derive(Default)]
+pub(crate) struct Events {
+    kind: String,
 }
 
-/// Reads a stream line by line until it ends. A line that ends no event is `None`: the server sends
-/// one every 15 seconds.
-pub(crate) fn events(stream: impl BufRead) -> impl Iterator<Item = Option<News>> {
-    let mut kind = String::new();
-    stream.lines().map_while(Result::ok).map_while(move |line| {
+impl Events {
+    /// Reads a line. One that ends no event is `Some(None)`: the server sends one every 15 seconds.
+    /// `None` if it makes no sense.
+    pub(crate) fn read(&mut self, line: &str) -> Option<Option<News>> {
         if let Some(event) = line.strip_prefix("event: ") {
-            kind = event.into();
+            self.kind = event.into();
         }
-        line.strip_prefix("data: ").map_or(Some(None), |data| heard(&kind, data).map(Some))
-    })
+        line.strip_prefix("data: ").map_or(Some(None), |data| news(&self.kind, data).map(Some))
+    }
 }
 
 /// Returns the path of the event stream of one name.
 pub(crate) fn path_of_name(name: &str) -> String {
-    format!("/v1/events?name={}", encoded(name))
+    path("events", &[("name", name)])
 }
 
-fn heard(kind: &str, data: &str) -> Option<News> {
+fn news(kind: &str, data: &str) -> Option<News> {
     let value: Json = serde_json::from_str(data).ok()?;
     let all = value["leases"].as_array()?;
     let ended = all.iter().filter(|lease| lease["owner"].is_null());
@@ -337,33 +355,18 @@ fn known(value: &Json) -> Option<KnownName> {
     })
 }
 
-/// Encodes a text for a query.
-fn encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            byte => encoded += &format!("%{byte:02X}"),
-        }
-    }
-    encoded
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_and_texts_are_encoded() {
+    fn events_are_read() {
         let data = r#"{"leases":[
             {"name":"a","owner":"x","token":1,"expires_in":3},
             {"name":"b","owner":null,"token":2,"expires_in":null}
         ]}"#;
-        let news = heard("change", data).map(|news| (news.is_whole, news.live.len(), news.ended));
-        assert_eq!(news, Some((false, 1, vec!["b".to_owned()])));
-        assert!(heard("state", "{}").is_none());
-        assert_eq!(encoded("a b/ä&="), "a%20b%2F%C3%A4%26%3D");
+        let read = news("change", data).map(|news| (news.is_whole, news.live.len(), news.ended));
+        assert_eq!(read, Some((false, 1, vec!["b".to_owned()])));
+        assert!(news("state", "{}").is_none());
     }
 }

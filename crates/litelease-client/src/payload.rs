@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
-use crate::client::{lease, nonsense, seconds};
-use crate::{Client, Error, Grant, Lease, Value};
+use crate::client::{duration, lease, seconds};
+use crate::mode::Mode;
+use crate::retry::{RETRY, Reply, path};
+use crate::{Client, Grant, Lease, Value};
 
 /// Progress that was stored under a grant.
 ///
@@ -26,7 +28,7 @@ pub struct Checkpoint {
     pub value: Value,
 }
 
-/// A request for a lease: somebody asks its holder to give it up.
+/// A request for a lease: another client asks its holder to give it up.
 ///
 /// ```no_run
 /// # use litelease_client::{Client, Error};
@@ -45,21 +47,20 @@ pub struct Request {
     pub within: Duration,
 }
 
-impl Client {
-    /// Attaches a value to a grant, in the place of the one before. Everybody who may observe the
-    /// name sees it, until the grant ends.
-    pub fn attach(&self, grant: &Grant, value: impl Into<Value>) -> Result<(), Error> {
+impl<M: Mode> Client<M> {
+    /// Attaches a value to a grant, in the place of the one before. Every client that may observe
+    /// the name sees it, until the grant ends.
+    pub fn attach(&self, grant: &Grant, value: impl Into<Value>) -> M::Answer<()> {
         let request = json!({ "grant": grant.secret(), "value": value.into().to_json() });
-        self.insist("attach", &request)?.done().map(drop)
+        self.ask("attach", request, Reply::check)
     }
 
     /// Returns the value that the live grant of a name has attached.
-    pub fn value(&self, name: &str) -> Result<Option<Value>, Error> {
-        let found = self.look("leases", &[("name", name)])?;
-        match Value::of_json(&found["value"]).ok_or_else(nonsense)? {
-            Value::Null => Ok(None),
-            value => Ok(Some(value)),
-        }
+    pub fn value(&self, name: &str) -> M::Answer<Option<Value>> {
+        self.find(path("leases", &[("name", name)]), RETRY, |found| {
+            let value = Value::of_json(&found["value"])?;
+            Some(Some(value).filter(|value| *value != Value::Null))
+        })
     }
 
     /// Limits a grant: its renewals are refused if no [`progress`](Client::progress) or checkpoint
@@ -69,37 +70,35 @@ impl Client {
         grant: &Grant,
         progress_within: Option<Duration>,
         max_time: Option<Duration>,
-    ) -> Result<(), Error> {
+    ) -> M::Answer<()> {
         let request = json!({
             "grant": grant.secret(),
             "progress_within": progress_within.map(seconds),
             "max_time": max_time.map(seconds),
         });
-        self.insist("limit", &request)?.done().map(drop)
+        self.ask("limit", request, Reply::check)
     }
 
     /// Tells that the holder of a limited grant makes progress.
-    pub fn progress(&self, grant: &Grant) -> Result<(), Error> {
-        self.insist("progress", &json!({ "grant": grant.secret() }))?.done().map(drop)
+    pub fn progress(&self, grant: &Grant) -> M::Answer<()> {
+        self.ask("progress", json!({ "grant": grant.secret() }), Reply::check)
     }
 
     /// Stores progress under a grant. Refused if a newer grant of the name exists.
-    pub fn checkpoint(&self, grant: &Grant, value: impl Into<Value>) -> Result<(), Error> {
+    pub fn checkpoint(&self, grant: &Grant, value: impl Into<Value>) -> M::Answer<()> {
         let request = json!({ "grant": grant.secret(), "value": value.into().to_json() });
-        self.insist("checkpoint", &request)?.done().map(drop)
+        self.ask("checkpoint", request, Reply::check)
     }
 
     /// Returns the latest checkpoint of a name, from which a successor continues.
-    pub fn last_checkpoint(&self, name: &str) -> Result<Option<Checkpoint>, Error> {
-        let found = self.look("checkpoint", &[("name", name)])?;
-        if found["token"].is_null() {
-            return Ok(None);
-        }
-        let checkpoint = |found: &Json| {
+    pub fn last_checkpoint(&self, name: &str) -> M::Answer<Option<Checkpoint>> {
+        self.find(path("checkpoint", &[("name", name)]), RETRY, |found| {
+            if found["token"].is_null() {
+                return Some(None);
+            }
             let (token, value) = (found["token"].as_i64()?, Value::of_json(&found["value"])?);
-            Some(Checkpoint { token, value })
-        };
-        checkpoint(&found).map(Some).ok_or_else(nonsense)
+            Some(Some(Checkpoint { token, value }))
+        })
     }
 
     /// Asks the holder of a name to give it up, and then waits for it with a
@@ -119,29 +118,21 @@ impl Client {
     /// let grant = client.claim("import", me, ttl, within + ttl)?;
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn request(
-        &self,
-        name: &str,
-        requester: &str,
-        within: Duration,
-    ) -> Result<Duration, Error> {
+    pub fn request(&self, name: &str, requester: &str, within: Duration) -> M::Answer<Duration> {
         let request = json!({ "name": name, "requester": requester, "within": seconds(within) });
-        let asked = self.insist("request", &request)?.done()?;
-        Duration::try_from_secs_f64(asked["within"].as_f64().unwrap_or(-1.0))
-            .map_err(|_| nonsense())
+        self.ask_for("request", request, |asked| duration(&asked["within"]))
     }
 
     /// Returns the open request for the live grant of a name.
-    pub fn requested(&self, name: &str) -> Result<Option<Request>, Error> {
-        let found = self.look("leases", &[("name", name)])?;
-        let request = |asked: &Json| {
-            let within = Duration::try_from_secs_f64(asked["within"].as_f64()?).ok()?;
-            Some(Request { requester: asked["requester"].as_str()?.into(), within })
-        };
-        match &found["requested"] {
-            Json::Null => Ok(None),
-            asked => request(asked).map(Some).ok_or_else(nonsense),
-        }
+    pub fn requested(&self, name: &str) -> M::Answer<Option<Request>> {
+        self.find(path("leases", &[("name", name)]), RETRY, |found| {
+            let asked = &found["requested"];
+            if asked.is_null() {
+                return Some(None);
+            }
+            let (requester, within) = (asked["requester"].as_str()?, duration(&asked["within"])?);
+            Some(Some(Request { requester: requester.into(), within }))
+        })
     }
 
     /// Hands a lease to the client that has requested it, under a new token and without a gap. That
@@ -157,8 +148,8 @@ impl Client {
     /// }
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn hand_over(&self, grant: &Grant, ttl: Duration) -> Result<Lease, Error> {
+    pub fn hand_over(&self, grant: &Grant, ttl: Duration) -> M::Answer<Lease> {
         let request = json!({ "grant": grant.secret(), "ttl": seconds(ttl) });
-        lease(&self.insist("hand-over", &request)?.done()?).ok_or_else(nonsense)
+        self.ask_for("hand-over", request, lease)
     }
 }

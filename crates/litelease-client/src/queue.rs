@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use litelease_hold::{Clock, SystemClock, Window};
+use litelease_hold::{Clock, SystemClock, Window, unique};
 use serde_json::{Value as Json, json};
+use tokio::time::sleep;
 
-use crate::client::{LONGEST_WAIT, PATIENCE, duration, is_trusted, nonsense, seconds};
+use crate::client::{
+    LONGEST_WAIT, PATIENCE, UNTIL_NOTICED, duration, is_trusted, nonsense, seconds,
+};
 use crate::kind::Kind;
+use crate::mode::{Blocking, Mode, Untaken};
+use crate::retry::{RETRY, Reply, path};
 use crate::{Client, Error, Value};
 
 /// A queue on a server.
@@ -24,8 +29,8 @@ use crate::{Client, Error, Value};
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Queue<'c> {
-    client: &'c Client,
+pub struct Queue<M: Mode = Blocking> {
+    client: Client<M>,
     name: String,
 }
 
@@ -121,33 +126,20 @@ impl<'a> SendOptions<'a> {
     }
 }
 
-impl Client {
+impl<M: Mode> Client<M> {
     /// Returns the queue called `name`. It exists from its first use. If all that is known is a
     /// receipt, leave the name empty: the server finds the queue of the item.
-    pub fn queue(&self, name: &str) -> Queue<'_> {
-        Queue { client: self, name: name.into() }
+    pub fn queue(&self, name: &str) -> Queue<M> {
+        Queue { client: self.clone(), name: name.into() }
     }
 
     /// Lists the queues whose name begins with `prefix`, with how many items each has.
-    pub fn queues(&self, prefix: &str) -> Result<Vec<QueueInfo>, Error> {
-        let (mut queues, mut after) = (Vec::new(), None::<String>);
-        loop {
-            let mut query = vec![("prefix", prefix)];
-            query.extend(after.iter().map(|after| ("after", after.as_str())));
-            let page = self.look("queues", &query)?;
-            let infos = page["queues"].as_array().ok_or_else(nonsense)?;
-            for info in infos {
-                queues.push(queue_info(info).ok_or_else(nonsense)?);
-            }
-            match page["next"].as_str() {
-                Some(next) => after = Some(next.into()),
-                None => return Ok(queues),
-            }
-        }
+    pub fn queues(&self, prefix: &str) -> M::Answer<Vec<QueueInfo>> {
+        self.list(path("queues", &[("prefix", prefix)]), "queues", RETRY, queue_info)
     }
 }
 
-impl Queue<'_> {
+impl<M: Mode> Queue<M> {
     /// Returns the name of the queue.
     pub fn name(&self) -> &str {
         &self.name
@@ -155,24 +147,19 @@ impl Queue<'_> {
 
     /// Sends an item, and returns its id. A lost answer is asked for again, with the same key, so
     /// that nothing is sent twice.
-    pub fn send(&self, body: impl Into<Value>) -> Result<i64, Error> {
+    pub fn send(&self, body: impl Into<Value>) -> M::Answer<i64> {
         self.send_with(body, SendOptions::new())
     }
 
     /// Sends like [`send`](Queue::send), with a delay or a key.
-    pub fn send_with(
-        &self,
-        body: impl Into<Value>,
-        options: SendOptions<'_>,
-    ) -> Result<i64, Error> {
+    pub fn send_with(&self, body: impl Into<Value>, options: SendOptions<'_>) -> M::Answer<i64> {
         let mut request = json!({
             "queue": self.name, "body": body.into().to_json(), "delay": seconds(options.delay),
         });
         if let Some(key) = options.key {
             request["key"] = key.into();
         }
-        let sent = self.client.insist("queue/send", &request)?.done()?;
-        sent["id"].as_i64().ok_or_else(nonsense)
+        self.client.ask_for("queue/send", request, |sent| sent["id"].as_i64())
     }
 
     /// Receives the item that was visible longest, and waits for one for at most `wait`: first
@@ -188,7 +175,7 @@ impl Queue<'_> {
     /// }
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn receive(&self, visibility: Duration, wait: Duration) -> Result<Option<Item>, Error> {
+    pub fn receive(&self, visibility: Duration, wait: Duration) -> M::Answer<Option<Item>> {
         self.receive_within(visibility, wait, visibility)
     }
 
@@ -200,22 +187,74 @@ impl Queue<'_> {
         visibility: Duration,
         wait: Duration,
         patience: Duration,
-    ) -> Result<Option<Item>, Error> {
+    ) -> M::Answer<Option<Item>> {
+        let queue = self.clone();
+        M::obtain(
+            &self.client.transport,
+            async move { queue.deliver(visibility, wait, patience).await },
+        )
+    }
+
+    /// Receives an item. If this is dropped meanwhile, or what it returns, the item is given back.
+    pub(crate) async fn deliver(
+        &self,
+        visibility: Duration,
+        wait: Duration,
+        patience: Duration,
+    ) -> Result<(Option<Item>, Untaken), Error> {
         Window::new(visibility).ok_or(Error::TtlTooShort(visibility))?;
-        let request = json!({ "queue": self.name, "visibility": seconds(visibility), "wait": 0 });
         let begin = SystemClock.now();
         loop {
             let start = SystemClock.now();
             let left = wait.saturating_sub(start.saturating_sub(begin));
-            let (request, this) = (request.clone(), left.min(LONGEST_WAIT));
-            let received = self.client.insist_waiting("queue/receive", request, this, patience)?;
-            let value = received.done()?;
-            match value["item"].is_null() {
-                true if left > this => {}
-                true => return Ok(None),
+            let (this, tag) = (left.min(LONGEST_WAIT), unique());
+            let (queue, same) = (self.clone(), tag.clone());
+            let give_back = async move { queue.give_back_received(visibility, same).await };
+            let untaken = Untaken::new(&self.client.transport, give_back);
+            match self.receive_once(visibility, this, patience, tag, start).await {
                 // The item was delivered after the first request was sent, so this is safe. After a
                 // long wait nothing may be left of it, and an extension is needed first.
-                false => return item(&value["item"], start).map(Some).ok_or_else(nonsense),
+                Ok(Some(item)) => return Ok((Some(item), untaken)),
+                Ok(None) if left > this => drop(untaken.taken()),
+                Ok(None) => return Ok((None, untaken.taken())),
+                Err(error) => {
+                    untaken.taken();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    async fn receive_once(
+        &self,
+        visibility: Duration,
+        wait: Duration,
+        patience: Duration,
+        tag: String,
+        start: Duration,
+    ) -> Result<Option<Item>, Error> {
+        let request = json!({ "queue": self.name, "visibility": seconds(visibility), "wait": 0 });
+        let reply = self.client.retry("queue/receive", request, tag, wait, patience).await?;
+        let value = reply.done()?;
+        match value["item"].is_null() {
+            true => Ok(None),
+            false => item(&value["item"], start).map(Some).ok_or_else(nonsense),
+        }
+    }
+
+    /// Gives back what the server has delivered to a receive that was given up, or is about to, as
+    /// a claim does with its grant.
+    async fn give_back_received(&self, visibility: Duration, tag: String) {
+        for pause in [Duration::ZERO, UNTIL_NOTICED] {
+            sleep(pause).await;
+            let (tag, start) = (tag.clone(), SystemClock.now());
+            let received = self.receive_once(visibility, Duration::ZERO, visibility, tag, start);
+            if let Ok(Some(item)) = received.await {
+                let (call, request) = ("queue/give-back", self.about(&item.receipt));
+                // If this fails, the item is delivered again after its time.
+                let none = Duration::ZERO;
+                let _ = self.client.retry(call, request, unique(), none, visibility).await;
+                return;
             }
         }
     }
@@ -235,14 +274,13 @@ impl Queue<'_> {
     /// }
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn ack(&self, receipt: &str) -> Result<(), Error> {
-        let request = self.about(receipt);
-        self.client.insist("queue/ack", &request)?.done().map(drop)
+    pub fn ack(&self, receipt: &str) -> M::Answer<()> {
+        self.client.ask("queue/ack", self.about(receipt), Reply::check)
     }
 
     /// Prolongs a live delivery to at least `visibility` from now. Returns how long it has left, of
     /// which count from before the call.
-    pub fn extend(&self, receipt: &str, visibility: Duration) -> Result<Duration, Error> {
+    pub fn extend(&self, receipt: &str, visibility: Duration) -> M::Answer<Duration> {
         self.extend_within(receipt, visibility, PATIENCE)
     }
 
@@ -253,32 +291,29 @@ impl Queue<'_> {
         receipt: &str,
         visibility: Duration,
         timeout: Duration,
-    ) -> Result<Duration, Error> {
-        let (transport, time) = (&self.client.transport, Some(visibility));
-        let extended =
-            Kind::Delivery.call(transport, "renew", &self.name, receipt, time, timeout)?;
-        duration(&extended["expires_in"]).ok_or_else(nonsense)
+    ) -> M::Answer<Duration> {
+        let (queue, receipt, time) = (self.clone(), receipt.to_owned(), Some(visibility));
+        M::answer(&self.client.transport, async move {
+            let Queue { client, name } = queue;
+            let extended = client.call(&Kind::Delivery, "renew", &name, &receipt, time, timeout);
+            duration(&extended.await?["expires_in"]).ok_or_else(nonsense)
+        })
     }
 
     /// Makes an item visible again, now or after `delay`. Attempts stay counted, and after the last
     /// allowed one the item is dead instead. `note` is for operators: at most 1,000 bytes.
-    pub fn give_back(
-        &self,
-        receipt: &str,
-        delay: Duration,
-        note: Option<&str>,
-    ) -> Result<(), Error> {
+    pub fn give_back(&self, receipt: &str, delay: Duration, note: Option<&str>) -> M::Answer<()> {
         let mut request = self.about(receipt);
         request["delay"] = seconds(delay).into();
         note.into_iter().for_each(|note| request["note"] = note.into());
-        self.client.insist("queue/give-back", &request)?.done_or("given_back")
+        self.client.ask("queue/give-back", request, |reply| reply.done_or_already("given_back"))
     }
 
     /// Makes an item dead at once. `note` is for operators: at most 1,000 bytes.
-    pub fn bury(&self, receipt: &str, note: Option<&str>) -> Result<(), Error> {
+    pub fn bury(&self, receipt: &str, note: Option<&str>) -> M::Answer<()> {
         let mut request = self.about(receipt);
         note.into_iter().for_each(|note| request["note"] = note.into());
-        self.client.insist("queue/bury", &request)?.done_or("buried")
+        self.client.ask("queue/bury", request, |reply| reply.done_or_already("buried"))
     }
 
     /// Returns a request about a delivery.
@@ -290,14 +325,18 @@ impl Queue<'_> {
     }
 
     /// Returns the client.
-    pub(crate) fn client(&self) -> &Client {
-        self.client
+    pub(crate) fn client(&self) -> &Client<M> {
+        &self.client
     }
 
     /// Returns how many items the queue has, or `None` if there is no such queue.
-    pub fn info(&self) -> Result<Option<QueueInfo>, Error> {
-        let found = self.client.look("queues", &[("queue", &self.name)])?;
-        found["queues"].get(0).map(|info| queue_info(info).ok_or_else(nonsense)).transpose()
+    pub fn info(&self) -> M::Answer<Option<QueueInfo>> {
+        self.client.find(path("queues", &[("queue", &self.name)]), RETRY, |found| {
+            match found["queues"].get(0) {
+                Some(info) => queue_info(info).map(Some),
+                None => Some(None),
+            }
+        })
     }
 }
 
@@ -321,7 +360,7 @@ impl std::fmt::Debug for Item {
     }
 }
 
-impl std::fmt::Debug for Queue<'_> {
+impl<M: Mode> std::fmt::Debug for Queue<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Queue").field("name", &self.name).finish_non_exhaustive()
     }

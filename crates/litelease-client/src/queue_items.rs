@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use crate::client::{duration, nonsense};
+use crate::mode::Mode;
+use crate::retry::{RETRY, path};
 use crate::{Error, Queue};
 
 /// How many items are asked for at once.
@@ -73,26 +75,26 @@ pub enum CancelResult {
     NotFound,
 }
 
-impl Queue<'_> {
+impl<M: Mode> Queue<M> {
     /// Revives all dead items, with no attempt counted. Returns how many. One whose key another
     /// item uses by now stays dead. Needs the scope `operate`, as the verbs below do.
-    pub fn redrive(&self) -> Result<u64, Error> {
-        self.count("redrive", "redriven", None)
+    pub fn redrive(&self) -> M::Answer<u64> {
+        self.count("queue/redrive", None, |done| done["redriven"].as_u64())
     }
 
     /// Revives one dead item. Returns whether it was dead, and its key not in use.
-    pub fn redrive_one(&self, id: i64) -> Result<bool, Error> {
-        Ok(self.count("redrive", "redriven", Some(id))? > 0)
+    pub fn redrive_one(&self, id: i64) -> M::Answer<bool> {
+        self.count("queue/redrive", Some(id), |done| Some(done["redriven"].as_u64()? > 0))
     }
 
     /// Deletes all dead items. Returns how many.
-    pub fn discard(&self) -> Result<u64, Error> {
-        self.count("discard", "discarded", None)
+    pub fn discard(&self) -> M::Answer<u64> {
+        self.count("queue/discard", None, |done| done["discarded"].as_u64())
     }
 
     /// Deletes one dead item. Returns whether it was dead.
-    pub fn discard_one(&self, id: i64) -> Result<bool, Error> {
-        Ok(self.count("discard", "discarded", Some(id))? > 0)
+    pub fn discard_one(&self, id: i64) -> M::Answer<bool> {
+        self.count("queue/discard", Some(id), |done| Some(done["discarded"].as_u64()? > 0))
     }
 
     /// Removes an item that no worker has.
@@ -106,40 +108,50 @@ impl Queue<'_> {
     /// }
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn cancel(&self, name: ItemName<'_>) -> Result<CancelResult, Error> {
+    pub fn cancel(&self, name: ItemName<'_>) -> M::Answer<CancelResult> {
         let request = match name {
             ItemName::Id(id) => json!({ "queue": self.name(), "id": id }),
             ItemName::Key(key) => json!({ "queue": self.name(), "key": key }),
         };
-        let no = match self.client().insist("queue/cancel", &request)?.answer() {
-            Ok(_) => return Ok(CancelResult::Cancelled),
-            Err(no) => no,
-        };
-        match (no["reason"].as_str(), duration(&no["expires_in"])) {
-            (Some("not_found"), _) => Ok(CancelResult::NotFound),
-            (Some("leased"), Some(expires_in)) => Ok(CancelResult::Leased { expires_in }),
-            _ => Err(nonsense()),
-        }
+        self.client().ask("queue/cancel", request, |reply| match reply.answer() {
+            Ok(_) => Ok(CancelResult::Cancelled),
+            Err(no) => match (no["reason"].as_str(), duration(&no["expires_in"])) {
+                (Some("not_found"), _) => Ok(CancelResult::NotFound),
+                (Some("leased"), Some(expires_in)) => Ok(CancelResult::Leased { expires_in }),
+                _ => Err(nonsense()),
+            },
+        })
     }
 
     /// Deletes the queue with everything in it. Returns whether there was one.
-    pub fn delete(&self) -> Result<bool, Error> {
+    pub fn delete(&self) -> M::Answer<bool> {
         let request = json!({ "queue": self.name() });
-        let deleted = self.client().insist("queue/delete", &request)?.done()?;
-        deleted["deleted"].as_bool().ok_or_else(nonsense)
+        self.client().ask_for("queue/delete", request, |deleted| deleted["deleted"].as_bool())
     }
 
     /// Lists the items: dead ones first, then in the order of their delivery. Needs the scope
     /// `observe`.
-    pub fn items(&self) -> Result<Vec<ItemInfo>, Error> {
-        let mut items = Vec::new();
-        self.each_item(|item| {
-            items.push(item);
-            true
-        })?;
-        Ok(items)
+    pub fn items(&self) -> M::Answer<Vec<ItemInfo>> {
+        self.client().list(self.items_path(), "items", RETRY, info)
     }
 
+    fn items_path(&self) -> String {
+        path("queue/items", &[("queue", self.name()), ("limit", PAGE)])
+    }
+
+    fn count<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        id: Option<i64>,
+        read: fn(&Json) -> Option<T>,
+    ) -> M::Answer<T> {
+        let mut request = json!({ "queue": self.name() });
+        id.into_iter().for_each(|id| request["id"] = id.into());
+        self.client().ask_for(call, request, read)
+    }
+}
+
+impl Queue {
     /// Hands every item to `each`, in that order, until it returns false. They are read in pages,
     /// so an item that moves meanwhile may be seen twice, or not at all.
     ///
@@ -153,28 +165,19 @@ impl Queue<'_> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn each_item(&self, mut each: impl FnMut(ItemInfo) -> bool) -> Result<(), Error> {
-        let mut after = None::<String>;
-        loop {
-            let mut query = vec![("queue", self.name()), ("limit", PAGE)];
-            query.extend(after.iter().map(|after| ("after", after.as_str())));
-            let page = self.client().look("queue/items", &query)?;
-            for item in page["items"].as_array().ok_or_else(nonsense)? {
+        let mut after = Some(String::new());
+        while let Some(this) = after {
+            let (client, path) = (self.client().clone(), self.items_path() + &this);
+            let page = async move { client.page(&path, "items", RETRY).await };
+            let (items, next) = self.client().transport.wait(page)??;
+            for item in &items {
                 if !each(info(item).ok_or_else(nonsense)?) {
                     return Ok(());
                 }
             }
-            match page["next"].as_str() {
-                Some(next) => after = Some(next.into()),
-                None => return Ok(()),
-            }
+            after = next;
         }
-    }
-
-    fn count(&self, call: &str, word: &str, id: Option<i64>) -> Result<u64, Error> {
-        let mut request = json!({ "queue": self.name() });
-        id.into_iter().for_each(|id| request["id"] = id.into());
-        let done = self.client().insist(&format!("queue/{call}"), &request)?.done()?;
-        done[word].as_u64().ok_or_else(nonsense)
+        Ok(())
     }
 }
 

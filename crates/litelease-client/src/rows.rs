@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::client::{Client, duration, from_now, nonsense};
 use crate::held_names::HeldNames;
 use crate::kind::{Kind, loss};
+use crate::mode::Mode;
 use crate::transport::Transport;
 
 /// The grants of one kind on a server.
@@ -31,7 +32,7 @@ const TIMEOUT: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 const LEFTOVER: Duration = Duration::from_secs(1);
 
 impl ServerRows {
-    pub(crate) fn new(client: &Client, kind: Kind) -> Self {
+    pub(crate) fn new<M: Mode>(client: &Client<M>, kind: Kind) -> Self {
         ServerRows {
             transport: Arc::clone(&client.transport),
             held_names: Arc::clone(&client.held_names),
@@ -57,7 +58,10 @@ impl ServerRows {
         timeout: Duration,
     ) -> Result<Value, Loss> {
         let HeldGrant { name, token, secret, .. } = grant;
-        let answer = self.kind.call(&self.transport, call, name, secret, ttl, timeout);
+        let request = self.kind.request(call, name, secret, ttl, timeout);
+        let transport = Arc::clone(&self.transport);
+        let sent = self.transport.wait(async move { transport.send(request).await });
+        let answer = sent.and_then(|outcome| self.kind.read(secret, outcome));
         answer.map_err(|error| loss(*token, error))
     }
 

@@ -1,12 +1,12 @@
 //! Slots of a pool: borrowed, renewed in the background, and returned.
 
-use litelease_hold::{Wish, hold};
 use serde_json::{Value, json};
 
 use crate::Error;
 use crate::client::{Client, nonsense};
-use crate::hold::{Held, HoldOptions, ServerPlace};
+use crate::hold::{Held, HoldOptions};
 use crate::kind::Kind;
+use crate::mode::{Blocking, Mode};
 
 /// A pool that is known by its URL, which is its secret. It needs no access key.
 ///
@@ -15,16 +15,17 @@ use crate::kind::Kind;
 /// let pool = Pool::open("http://127.0.0.1:7070/l/4f2c8a52-7a4e-4c6b-9d1e-2f6a3b5c7d90")?;
 /// # Ok::<(), Error>(())
 /// ```
-pub struct Pool {
-    client: Client,
-    path: String,
+#[derive(Clone)]
+pub struct Pool<M: Mode = Blocking> {
+    pub(crate) client: Client<M>,
+    pub(crate) path: String,
 }
 
 /// A slot that this process holds. Dropping it returns the slot.
 #[derive(Debug)]
-pub struct Slot {
+pub struct Slot<M: Mode = Blocking> {
     /// The hold: whether it is lost, and how long it can be trusted.
-    pub held: Held,
+    pub held: Held<M>,
     /// The number of the slot: 0 is the first.
     pub position: i64,
 }
@@ -50,7 +51,9 @@ impl Pool {
         })?;
         Ok(Pool { client, path: format!("/l/{id}") })
     }
+}
 
+impl<M: Mode> Pool<M> {
     /// Borrows a slot and renews it in the background until it is returned or lost. `note` tells
     /// operators who and why.
     ///
@@ -63,13 +66,13 @@ impl Pool {
     /// slot.held.release()?;
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn hold(&self, options: HoldOptions, note: &str) -> Result<Slot, Error> {
+    pub fn hold(&self, options: HoldOptions, note: &str) -> M::Answer<Slot<M>> {
         let kind = Kind::PoolSlot(self.path.clone());
-        self.client.borrow(kind, "the pool", json!({ "note": note }), &options)
+        self.client.borrow(kind, "the pool", json!({ "note": note }), options)
     }
 }
 
-impl Client {
+impl<M: Mode> Client<M> {
     /// Borrows a slot of the pool that has this name, and renews it in the background until it is
     /// returned or lost. The pool is made if it is missing, and resized if it has another number of
     /// slots.
@@ -89,9 +92,9 @@ impl Client {
         count: u32,
         options: HoldOptions,
         note: &str,
-    ) -> Result<Slot, Error> {
+    ) -> M::Answer<Slot<M>> {
         let claim = json!({ "name": name, "count": count, "note": note });
-        self.borrow(Kind::Slot, name, claim, &options)
+        self.borrow(Kind::Slot, name, claim, options)
     }
 
     fn borrow(
@@ -99,12 +102,15 @@ impl Client {
         kind: Kind,
         name: &str,
         claim: Value,
-        options: &HoldOptions,
-    ) -> Result<Slot, Error> {
-        let HoldOptions { ttl, wait, .. } = *options;
-        let mut place = ServerPlace::new(self, kind, claim);
-        let held = hold(&mut place, &Wish::new(name, "", ttl), ttl, wait)?.into();
-        let position = place.answer["position"].as_i64().ok_or_else(nonsense)?;
-        Ok(Slot { held, position })
+        options: HoldOptions,
+    ) -> M::Answer<Slot<M>> {
+        let HoldOptions { ttl, wait, .. } = options;
+        let (client, name) = (self.clone(), name.to_owned());
+        M::obtain(&self.transport, async move {
+            let acquired = client.acquire_held(kind, &name, claim, ttl, wait).await?;
+            let (held, answer, taken) = acquired;
+            let position = answer["position"].as_i64().ok_or_else(nonsense)?;
+            Ok((Slot { held, position }, taken))
+        })
     }
 }

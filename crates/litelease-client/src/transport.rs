@@ -1,28 +1,47 @@
-//! One request and its answer. An answer that does not belong to the request is none.
+//! Requests and their answers. One thread moves the bytes of all requests of a client.
+//!
+//! The verbs run on that thread and not on that of the caller, who may wait for them in any way. So
+//! a request that waits costs no thread, and a verb needs no runtime and survives the end of one.
 
 use std::io;
+use std::process;
+use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use hyper::Response;
+use litelease_hold::unique;
 use serde_json::Value;
-use ureq::http::Response;
-use ureq::tls::{RootCerts, TlsConfig};
-use ureq::unversioned::resolver::DefaultResolver;
-use ureq::{Agent, Body, RequestBuilder};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::Error;
-use crate::access::{Key, ServerUrl};
 use crate::builder;
-use crate::local_socket::LocalConnector;
+use crate::connection::{Connections, EventStream};
 
-/// Sends requests to one server.
-pub(crate) struct Transport {
-    agent: Agent,
-    base: String,
-    key: Option<String>,
+/// Carries out the verbs of a client, and sends their requests.
+pub struct Transport {
+    /// Started by its first use, with the process that has its thread.
+    runtime: OnceLock<(u32, io::Result<Runtime>)>,
+    connections: Connections,
 }
 
-/// The largest answer that is read: an item of 1 MiB whose every byte is escaped, and more.
-const LONGEST_ANSWER: u64 = 8 * 1024 * 1024;
+/// The most threads for what blocks: name lookups, and the first renewal and the release of holds.
+const MOST_THREADS: usize = 32;
+
+/// A request to a server.
+pub(crate) struct Request {
+    /// Its path, with its query.
+    pub(crate) path: String,
+    /// Must come back with the answer: so an answer to another request, which a proxy or a broken
+    /// connection has kept, is not taken for this one's.
+    pub(crate) tag: String,
+    /// What is posted, if it does not only read.
+    pub(crate) body: Option<Value>,
+    /// How long it may take.
+    pub(crate) timeout: Duration,
+}
 
 /// What became of a request.
 pub(crate) enum Outcome {
@@ -40,131 +59,127 @@ pub(crate) enum Outcome {
     Unreached(String),
 }
 
+/// A task that ends when this is dropped. What it has returned is dropped with it.
+pub(crate) struct EndsWithOwner<T>(pub(crate) JoinHandle<T>);
+
+impl<T> Drop for EndsWithOwner<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 impl Transport {
-    pub(crate) fn new(server: &ServerUrl, key: Option<Key>, roots: RootCerts) -> Self {
-        let config = Agent::config_builder()
-            .tls_config(TlsConfig::builder().root_certs(roots).build())
-            .http_status_as_error(false)
-            // A redirect would take the access key somewhere else.
-            .max_redirects(0)
-            .max_redirects_will_error(false);
-        let config = match server.loopback {
-            Some(_) => config.proxy(None),
-            None => config,
-        };
-        let (key, socket) = key.map_or((None, None), |key| (Some(key.text), key.socket));
-        let agent = match socket {
-            Some(socket) => {
-                let connector = LocalConnector(socket);
-                Agent::with_parts(config.build(), connector, DefaultResolver::default())
-            }
-            None => config.build().into(),
-        };
-        Transport { agent, base: server.base.clone(), key }
+    pub(crate) fn new(connections: Connections) -> Self {
+        Transport { runtime: OnceLock::new(), connections }
     }
 
-    /// Sends a call on names, and waits for its answer for at most `timeout`.
-    pub(crate) fn call(&self, call: &str, tag: &str, body: &Value, timeout: Duration) -> Outcome {
-        self.post(&format!("/v1/{call}"), tag, body, timeout)
+    /// Begins to carry something out on the thread of this client.
+    pub(crate) fn start<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<JoinHandle<T>, Error> {
+        Ok(self.runtime()?.spawn(work))
     }
 
-    /// Sends a request to a path, and waits for its answer for at most `timeout`. `tag` must come
-    /// back with the answer: so an answer to another request, which a proxy or a broken connection
-    /// has kept, is not taken for this one's.
-    pub(crate) fn post(&self, path: &str, tag: &str, body: &Value, timeout: Duration) -> Outcome {
-        let request = self.agent.post(format!("{}{path}", self.base));
-        let request = self.with_key(request.config().timeout_global(Some(timeout)).build());
-        let request =
-            request.header("content-type", "application/json").header("idempotency-key", tag);
-        read(request.send(body.to_string()), tag)
+    /// Begins to do work that blocks.
+    pub(crate) fn start_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<T>, Error> {
+        Ok(self.runtime()?.spawn_blocking(work))
     }
 
-    /// Opens a stream of events. A read fails if nothing comes for `patience`.
-    pub(crate) fn stream(
+    /// Carries something out on the thread of this client, and blocks until it is done.
+    pub(crate) fn wait<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (sender, done) = sync_channel(1);
+        self.start(async move { _ = sender.send(work.await) })?;
+        done.recv().map_err(|_| died())
+    }
+
+    /// Sends a request once, and waits for its answer. Must run on the thread of this client.
+    pub(crate) async fn send(&self, request: Request) -> Outcome {
+        match timeout(request.timeout, self.connections.send(&request)).await {
+            Ok(Ok(outcome) | Err(outcome)) => outcome,
+            Err(_) => Outcome::Unknown("timeout".into()),
+        }
+    }
+
+    /// Opens a stream of events, which ends if nothing comes for `patience`.
+    pub(crate) async fn stream(
         &self,
         path: &str,
         patience: Duration,
-    ) -> Result<ureq::BodyReader<'static>, Outcome> {
-        let request = self.agent.get(format!("{}{path}", self.base));
-        let request = request
-            .config()
-            .timeout_connect(Some(patience))
-            .timeout_recv_response(Some(patience))
-            .timeout_per_read(Some(patience))
-            .build();
-        match self.with_key(request).call() {
-            Ok(response) if response.status().as_u16() == 200 => {
-                Ok(response.into_body().into_with_config().limit(u64::MAX).reader())
+    ) -> Result<EventStream, Outcome> {
+        let opened = timeout(patience, self.connections.stream(path, patience)).await;
+        opened.unwrap_or_else(|_| Err(Outcome::Unknown("timeout".into())))
+    }
+
+    fn runtime(&self) -> Result<&Runtime, Error> {
+        let (pid, runtime) = self.runtime.get_or_init(|| {
+            let mut builder = Builder::new_multi_thread();
+            builder.worker_threads(1).max_blocking_threads(MOST_THREADS).enable_all();
+            (process::id(), builder.thread_name("litelease client").build())
+        });
+        match runtime {
+            Ok(runtime) if *pid == process::id() => Ok(runtime),
+            Ok(_) => Err(Error::Forked),
+            Err(error) => Err(Error::NoThread(io::Error::new(error.kind(), error.to_string()))),
+        }
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        if let Some((pid, Ok(runtime))) = self.runtime.take() {
+            match pid == process::id() {
+                // Waiting for it is forbidden on a thread of a runtime, which may be this one.
+                true => runtime.shutdown_background(),
+                // Closing its sockets would take them out of the epoll that the parent waits on.
+                false => std::mem::forget(runtime),
             }
-            answer => Err(read(answer, "")),
-        }
-    }
-
-    /// Sends a call that only reads.
-    pub(crate) fn look(
-        &self,
-        call: &str,
-        tag: &str,
-        query: &[(&str, &str)],
-        timeout: Duration,
-    ) -> Outcome {
-        let request = self.agent.get(format!("{}/v1/{call}", self.base));
-        let request = request.query_pairs(query.iter().copied());
-        let request = self.with_key(request.config().timeout_global(Some(timeout)).build());
-        read(request.header("idempotency-key", tag).call(), tag)
-    }
-
-    fn with_key<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
-        match &self.key {
-            Some(key) => request.header("authorization", format!("Bearer {key}")),
-            None => request,
         }
     }
 }
 
-/// Reads the answer to the request that was sent with this tag.
-fn read(answer: Result<Response<Body>, ureq::Error>, tag: &str) -> Outcome {
-    let mut response = match answer {
-        Ok(response) => response,
-        Err(error) if is_unsent(&error) => return Outcome::Unreached(error.to_string()),
-        Err(error) => {
-            let lasting = builder::misconfigured(&error).map(Outcome::Misconfigured);
-            return lasting.unwrap_or_else(|| Outcome::Unknown(error.to_string()));
-        }
-    };
-    let status = response.status().as_u16();
-    let echoed = response.headers().get("idempotency-key").map(|tag| tag.as_bytes().to_vec());
-    let text = response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_string();
-    let value = match text.map(|text| serde_json::from_str::<Value>(&text)) {
-        Ok(Ok(value)) => value,
-        Ok(Err(_)) => Value::Null,
-        Err(error) => return Outcome::Unknown(error.to_string()),
-    };
-    let text = value["error"].as_str().unwrap_or("there is no server of leases there");
-    match status {
-        200 | 409 if echoed.as_deref() != Some(tag.as_bytes()) => {
-            Outcome::Unknown("the answer belongs to another request".into())
-        }
-        200 => Outcome::Done(value),
-        409 => Outcome::No(value),
-        // Too many wait, a proxy in between, the database, a shutdown.
-        408 | 429 | 500..=599 => Outcome::Unknown(format!("{status}: {text}")),
-        _ => Outcome::Refused { status, text: text.into() },
-    }
+/// Returns the error of a call that has panicked.
+pub(crate) fn died() -> Error {
+    Error::NoThread(io::Error::other("the thread of the call has died"))
 }
 
-/// Checks whether a request has failed before anything was sent.
-fn is_unsent(error: &ureq::Error) -> bool {
-    match error {
-        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
-        ureq::Error::Io(error) => {
-            matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
-        }
-        _ => false,
+impl Request {
+    /// Returns a call under a key of its own.
+    pub(crate) fn new(call: &str, body: Value, timeout: Duration) -> Self {
+        Request { path: format!("/v1/{call}"), tag: unique(), body: Some(body), timeout }
     }
 }
 
 impl Outcome {
+    /// Reads the answer to the request that was sent with this tag.
+    pub(crate) fn read<B>(response: &Response<B>, text: &[u8], tag: &str) -> Self {
+        let echoed = response.headers().get("idempotency-key");
+        let value = serde_json::from_slice(text).unwrap_or(Value::Null);
+        let text = value["error"].as_str().unwrap_or("there is no server of leases there");
+        match response.status().as_u16() {
+            200 | 409 if echoed.is_none_or(|echoed| echoed != tag) => {
+                Outcome::Unknown("the answer belongs to another request".into())
+            }
+            200 => Outcome::Done(value),
+            409 => Outcome::No(value),
+            // Too many wait, a proxy in between, the database, a shutdown.
+            status @ (408 | 429 | 500..=599) => Outcome::Unknown(format!("{status}: {text}")),
+            status => Outcome::Refused { status, text: text.into() },
+        }
+    }
+
+    /// Returns the outcome of a request that has failed, and may have been sent.
+    pub(crate) fn failed(error: impl ToString) -> Self {
+        let error = error.to_string();
+        builder::misconfigured(&error).map_or(Outcome::Unknown(error), Outcome::Misconfigured)
+    }
+
     /// Returns the error of an outcome that ends a call.
     pub(crate) fn into_error(self) -> Error {
         match self {

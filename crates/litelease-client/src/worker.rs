@@ -175,7 +175,7 @@ impl Deref for WorkItem<'_> {
 }
 
 impl Shared {
-    fn queue(&self) -> Queue<'_> {
+    fn queue(&self) -> Queue {
         self.client.queue(&self.queue)
     }
 }

@@ -16,6 +16,8 @@ pub enum Reply {
     Json(u16, Value),
     /// A stream of events, which ends with the channel.
     Events(Receiver<String>),
+    /// No answer: the connection is closed.
+    HangUp,
 }
 
 pub struct Stub {
@@ -38,6 +40,10 @@ impl Stub {
             }
         });
         stub
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     pub fn client(&self) -> Client {
@@ -88,7 +94,11 @@ fn serve(
         reader.read_exact(&mut body)?;
         let path = head.split(' ').nth(1).unwrap();
         requests.lock().unwrap().push(path.to_owned());
-        match answer(path, &serde_json::from_slice(&body).unwrap_or_default()) {
+        let mut body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if body.is_object() {
+            body["tag"] = json!(tag);
+        }
+        match answer(path, &body) {
             Reply::Json(status, value) => {
                 let (text, head) = (value.to_string(), format!("HTTP/1.1 {status} x\r\n"));
                 let (tag, length) = (format!("idempotency-key: {tag}\r\n"), text.len());
@@ -101,6 +111,7 @@ fn serve(
                 }
                 return Ok(());
             }
+            Reply::HangUp => return Ok(()),
         }
     }
 }

@@ -101,7 +101,7 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 11, crates()),
         Row::counted(
             "lines of shipped Rust",
-            52_910,
+            52_870,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
         Row::counted("lines of the Python package", 7_415, python_lines()),
@@ -112,12 +112,12 @@ fn the_project_stays_within_its_budget() {
         Row::listed("top-level commands", 34, commands()),
         Row::listed(
             "comments that leave the actor open",
-            323,
+            309,
             lines_with(&sources, |line| is_comment(line) && has_vague_word(line)),
         ),
-        Row::listed("lines of docs/ that do", 146, lines_with(&pages, has_vague_word)),
+        Row::listed("lines of docs/ that do", 143, lines_with(&pages, has_vague_word)),
         Row::listed("documentation without a verb", 290, lines_with(&sources, begins_vaguely)),
-        Row::listed("definitions under names to retire", 137, names_to_retire(&code)),
+        Row::listed("definitions under names to retire", 128, names_to_retire(&code)),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();
     assert!(over.is_empty(), "{}", over.join("\n"));

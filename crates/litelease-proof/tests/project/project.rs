@@ -490,7 +490,21 @@ fn dependencies_point_inward() {
             "litelease",
             &["litelease-core", "litelease-hold", "litelease-store", "litelease-sys", "rusqlite"],
         ),
-        ("litelease-client", &["base64", "litelease-core", "litelease-hold", "serde_json", "ureq"]),
+        (
+            "litelease-client",
+            &[
+                "base64",
+                "http-body-util",
+                "hyper",
+                "hyper-util",
+                "litelease-core",
+                "litelease-hold",
+                "serde_json",
+                "tokio",
+                "tokio-rustls",
+                "webpki-roots",
+            ],
+        ),
         (
             "litelease-serve",
             &[
