@@ -27,7 +27,7 @@ pub use fork::let_children_hold;
 pub(crate) use place::Asks;
 pub use place::{FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};
-pub use sql::stay_loaded;
+pub use sql::{release_until, stay_loaded};
 pub use writer::write_lock_pid;
 
 /// The keeper of everything that this process holds in files.

@@ -146,12 +146,8 @@ impl Keeper {
     /// Does everything that is due now. Returns when something is due next.
     pub fn step(&self) -> Option<Duration> {
         self.alarm.reset();
-        let groups = {
-            let mut groups = locked(&self.groups);
-            // A holder that still has a reference may leave a hold to be released.
-            groups.retain(|group| Arc::strong_count(group) > 1 || !group.is_empty());
-            groups.clone()
-        };
+        self.close_idle();
+        let groups = locked(&self.groups).clone();
         let step = |group: &Arc<Group>| {
             // A locked file takes time. Losses in other files must be reported meanwhile.
             let mut back_by = Duration::MAX;
@@ -165,6 +161,20 @@ impl Keeper {
             group.step(&*self.clock, back_by)
         };
         groups.iter().filter_map(step).min()
+    }
+
+    /// Closes the rows that have no holds any more. Returns whether some have none and are in use
+    /// all the same, as they are for moments by this thread and others.
+    pub(crate) fn close_idle(&self) -> bool {
+        let mut groups = locked(&self.groups);
+        // A holder that still has a reference may leave a hold to be released.
+        let is_idle = |group: &mut Arc<Group>| Arc::strong_count(group) == 1 && group.is_empty();
+        let idle: Vec<Arc<Group>> = groups.extract_if(.., is_idle).collect();
+        let is_in_use = groups.iter().any(|group| group.is_empty());
+        // Not under the lock: closing a file takes time.
+        drop(groups);
+        drop(idle);
+        is_in_use
     }
 
     /// Closes the rows of all files. Rows that another thread uses until `deadline` stay open.

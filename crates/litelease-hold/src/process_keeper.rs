@@ -87,12 +87,31 @@ impl ProcessKeeper {
     /// Holds that are left are no longer renewed. Gives up after a second if a renewal is under
     /// way.
     pub fn stop(&self) {
+        self.stop_until(Instant::now() + Duration::from_secs(1));
+    }
+
+    /// Stops the keeper like [`stop`](ProcessKeeper::stop), and gives up at `deadline`.
+    pub(crate) fn stop_until(&self, deadline: Instant) {
         if self.process.load(Ordering::SeqCst) != std::process::id() {
             return;
         }
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(keeper) = keeper {
-            keeper.close(Instant::now() + Duration::from_secs(1));
+            keeper.close(deadline);
+        }
+    }
+
+    /// Closes the connections to files in which no name is held any more. They are closed anyhow
+    /// within a second; a caller that closes its own expects that no other is left.
+    pub fn close_idle(&self) {
+        if self.process.load(Ordering::SeqCst) != std::process::id() {
+            return;
+        }
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let deadline = Instant::now() + Duration::from_millis(20);
+        while keeper.as_ref().is_some_and(|keeper| keeper.close_idle()) && Instant::now() < deadline
+        {
+            thread::sleep(Duration::from_micros(100));
         }
     }
 }

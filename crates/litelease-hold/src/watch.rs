@@ -107,19 +107,20 @@ impl Watcher {
     fn pass_on(&self) -> Option<()> {
         let mut buffer = [0; 4096];
         let length = (&self.events).read(&mut buffer).ok()?;
-        let nudged: Vec<Arc<dyn Listener>> = {
+        let nudged: Vec<Weak<dyn Listener>> = {
             let mut listeners = self.listeners();
             let written = watches(&buffer[..length]);
             self.forget(&mut listeners, &written);
             let heard = written.iter().filter_map(|watch| listeners.get(watch)).flatten();
-            heard.filter_map(Weak::upgrade).collect()
+            heard.cloned().collect()
         };
         if nudged.is_empty() {
             return Some(());
         }
         for pause in BURST {
             thread::sleep(Duration::from_micros(pause));
-            nudged.iter().for_each(|listener| listener.nudge());
+            // References are kept for moments only: the last one closes a file.
+            nudged.iter().filter_map(Weak::upgrade).for_each(|listener| listener.nudge());
         }
         Some(())
     }

@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
-use litelease_hold::file::{Aside, DatabaseFile, FileError, More, let_children_hold, stay_loaded};
+use litelease_hold::file::{
+    Aside, DatabaseFile, FILES, FileError, More, let_children_hold, release_until, stay_loaded,
+};
 use litelease_hold::{Held, HoldError, HolderKind, Identity, Loss, LossSignal, Wish};
 use litelease_store::{Error, Failure, OwnedValue, code};
 
@@ -32,6 +34,9 @@ const SLICE: Duration = Duration::from_millis(50);
 
 /// How long a release tries. After that the keeper does.
 const RELEASE: Duration = Duration::from_secs(5);
+
+/// How long the end of a connection or of the interpreter may be held up.
+const AT_END: Duration = Duration::from_millis(500);
 
 /// How long Python's connections wait for a lock, unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -162,7 +167,9 @@ impl Asked {
         };
         let value = context.names.to_value(&given.item(5)?)?;
         let value = value.ok_or_else(|| {
-            context.names.type_error("a value is None, an int, a float, a str or bytes")
+            let given = given.item(5).map_or(String::new(), |given| given.shown());
+            let text = "a checkpoint or a value is None, an int, a float, a str or bytes";
+            context.names.type_error(&format!("{text}, got {given}"))
         })?;
         Ok(Asked {
             file: DatabaseFile { path: text(0)?, vfs: None, api },
@@ -373,10 +380,11 @@ unsafe extern "C" fn free_closer(capsule: Raw) {
 
 /// Ends holds, and releases them.
 fn end_all(holds: Option<Vec<Weak<PythonHeld>>>, kind: &'static str, text: &str) {
-    for held in holds.into_iter().flatten() {
-        // Dropping it releases it.
-        drop(held.upgrade().and_then(|held| held.end(kind, text)));
-    }
+    let holds = holds.into_iter().flatten().filter_map(|held| held.upgrade()?.end(kind, text));
+    // All are over before the first is released.
+    let holds: Vec<Held> = holds.map(|held| *held).collect();
+    release_until(holds, Instant::now() + AT_END);
+    FILES.close_idle();
 }
 
 /// Ends the holds of a connection, by its number, or all, without waiting for a locked file for

@@ -113,7 +113,10 @@ impl<H: OpenFile> OwnConnection<H> {
         let slot = lock(&SLOTS).take();
         let (file, handle) = (file.clone(), PhantomData);
         let mut own = OwnConnection { slot, file, busy_timeout, inode: None, handle };
-        *lock(slot) = Some(Box::new(H::open(&own.file, busy_timeout)?));
+        // Under the lock: a fork must find it.
+        let mut locked = lock(slot);
+        *locked = Some(Box::new(H::open(&own.file, busy_timeout)?));
+        drop(locked);
         own.inode = inode(&own.file);
         Ok(own)
     }

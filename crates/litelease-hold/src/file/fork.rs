@@ -28,12 +28,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A forked process may hold names itself, with a keeper of its own.
 static MAY_HOLD: AtomicBool = AtomicBool::new(false);
 
-/// A connection of ours was open at the fork that made this process.
+/// A connection of ours was open at the fork that made this process, or one of those before it.
 static HAD_OPEN: AtomicBool = AtomicBool::new(false);
 
 /// The locks that the thread that forks keeps meanwhile.
 struct Forking {
     keeper: KeeperLock,
+    are_closed: bool,
     _locks: Vec<Box<dyn Any>>,
 }
 
@@ -64,20 +65,21 @@ extern "C" fn before() {
     let known = sql::lock_known();
     let keeper = FILES.lock();
     let (connections, are_closed) = close_all(Instant::now() + PATIENCE);
-    HAD_OPEN.store(!are_closed, Ordering::SeqCst);
     let store = litelease_store::lock_process();
     let locks: Vec<Box<dyn Any>> = vec![Box::new(store), Box::new(connections), Box::new(known)];
     // A thread that is about to end has no such storage any more. Then nothing stays locked.
-    let _ = FORKING.try_with(|own| own.replace(Some(Forking { keeper, _locks: locks })));
+    let _ =
+        FORKING.try_with(|own| own.replace(Some(Forking { keeper, are_closed, _locks: locks })));
 }
 
 extern "C" fn in_parent() {
-    HAD_OPEN.store(false, Ordering::SeqCst);
     let _ = FORKING.try_with(|own| own.take());
 }
 
 extern "C" fn in_child() {
     let forking = FORKING.try_with(|own| own.take()).ok().flatten();
+    let are_closed = forking.as_ref().is_some_and(|forking| forking.are_closed);
+    HAD_OPEN.fetch_or(!are_closed, Ordering::SeqCst);
     if let Some(forking) = forking
         && MAY_HOLD.load(Ordering::SeqCst)
     {

@@ -23,7 +23,7 @@ use litelease_store::{
 use litelease_sys::{at_exit, pin_library};
 
 use super::fork::{had_open_connection, let_children_hold};
-use super::{Aside, DatabaseFile, FileError, More};
+use super::{Aside, DatabaseFile, FILES, FileError, More};
 use crate::{Held, HoldError, HolderKind, Identity, Window, Wish};
 
 const WAIT: Argument = Argument { name: "wait_ms", kind: Kind::Integer, null: Some("for no wait") };
@@ -53,8 +53,8 @@ const HOLDS: &[Function] = &[
     },
 ];
 
-/// How long the end of a process may be held up to release what it holds.
-const AT_EXIT: Duration = Duration::from_millis(100);
+/// How long the end of a connection or of a process may be held up to release what it holds.
+const AT_END: Duration = Duration::from_millis(100);
 
 /// The VFSs of SQLite that lock files as other processes expect it.
 const LOCKING: [&str; 4] = ["unix", "unix-dotfile", "win32", "win32-longpath"];
@@ -116,7 +116,11 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     if let Some(token) = own_hold(caller, name)? {
         return Ok(Answer::Integer(token));
     }
-    Window::new(ttl).ok_or_else(|| refusal(HoldError::<Error>::TtlTooShort(ttl)))?;
+    if Window::new(ttl).is_none() {
+        let ttl_ms = given.integer(1);
+        let text = "is too short to be kept alive: give more than 100 ms";
+        return Err(refusal(format!("a ttl of {ttl_ms} ms {text}")));
+    }
     let file = DatabaseFile::behind(store).ok_or_else(in_memory)?;
     stay_loaded(&file);
     // Asked now: the path leads to the caller's file.
@@ -127,7 +131,8 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let aside = Aside { file: &file, patience: caller.busy_timeout(), go_on: &go_on };
     let owner = Identity::new(HolderKind::Hold).to_string();
     match aside.hold(&Wish::new(name, &owner, ttl), ttl, wait, More::default()) {
-        Ok(held) => {
+        // An interrupt that came during the grant takes it back: its caller never sees the token.
+        Ok(held) if go_on().is_ok() => {
             let token = held.token();
             // The connection is in the list: `own_hold` has found it, and it is not closed in the
             // middle of a call.
@@ -135,6 +140,10 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
                 known.holds.push(held);
             }
             Ok(Answer::Integer(token))
+        }
+        Ok(held) => {
+            drop(held);
+            go_on().map_err(as_error).and(Ok(Answer::Null))
         }
         Err(HoldError::Busy(_)) => Ok(Answer::Null),
         Err(HoldError::Lease(error)) => Err(as_error(error)),
@@ -240,7 +249,8 @@ fn own_hold(caller: Connection, name: &str) -> Result<Option<i64>, Error> {
     let lost = {
         let mut list = lock_known();
         let Some(Known { process, api, file, .. }) = list.get(&address(caller)) else {
-            return Err(refusal("works only on connections that were opened by this process"));
+            let text = "does not know this connection: its file was not there when the extension was loaded";
+            return Err(refusal(text));
         };
         let (process, api, file) = (*process, *api, *file);
         if process != process::id() {
@@ -249,8 +259,8 @@ fn own_hold(caller: Connection, name: &str) -> Result<Option<i64>, Error> {
         }
         let same_file = || list.values().filter(|known| known.file == file);
         if had_open_connection() || same_file().any(|known| known.process != process) {
-            let text = "cannot be called in a forked process while its parent's connection to the \
-                        file is open: close connections before the fork";
+            let text = "cannot be called in a forked process whose parent had the file open at the \
+                        fork: close connections before";
             return Err(refusal(text));
         }
         if same_file().any(|known| known.api != api) {
@@ -286,7 +296,7 @@ pub fn stay_loaded(file: &DatabaseFile) {
 /// Releases everything, at the end of the process.
 extern "C" fn release_all() {
     let work = || {
-        let deadline = Instant::now() + AT_EXIT;
+        let deadline = Instant::now() + AT_END;
         let mut list = loop {
             match KNOWN.try_lock() {
                 Ok(list) => break list,
@@ -301,11 +311,18 @@ extern "C" fn release_all() {
         let holds: Vec<Held> =
             list.values_mut().filter(is_own).flat_map(|known| known.holds.drain(..)).collect();
         drop(list);
-        for held in holds {
-            let _ = held.release_within(deadline.saturating_duration_since(Instant::now()));
-        }
+        release_until(holds, deadline);
+        FILES.stop_until(deadline);
     };
     let _ = catch_unwind(work);
+}
+
+/// Releases holds. From `deadline` on, what a locked file keeps from being released is left to the
+/// keeper.
+pub fn release_until(holds: impl IntoIterator<Item = Held>, deadline: Instant) {
+    for held in holds {
+        let _ = held.release_within(deadline.saturating_duration_since(Instant::now()));
+    }
 }
 
 /// Ends the holds of a connection that was closed.
@@ -324,7 +341,12 @@ unsafe extern "C" fn closed(connection: *mut c_void) {
         // Those of a parent are the parent's to release.
         match known {
             Some(known) if known.process != process::id() => std::mem::forget(known),
-            known => drop(known),
+            Some(known) => {
+                release_until(known.holds, Instant::now() + AT_END);
+                // Its host may have closed its last connection, and expects the file to be closed.
+                FILES.close_idle();
+            }
+            None => {}
         }
     };
     // A panic must not unwind into SQLite.
