@@ -206,7 +206,8 @@ impl Held {
     /// now, and ends the hold. Returns the requester's grant. The two do not overlap: stop the work
     /// before.
     ///
-    /// If there is no request, or it cannot be done, the hold comes back with the error.
+    /// If there is no request, or it cannot be done, the hold comes back with the error. If the
+    /// place is locked, this tries for a few seconds, and never longer than the lease is trusted.
     #[allow(clippy::result_large_err)] // the hold comes back
     pub fn hand_over<E>(mut self, ttl: Duration) -> Result<Lease, (Held, HoldError<E>)> {
         match self.kept.hand_over(ttl, RELEASE) {

@@ -430,16 +430,19 @@ impl Kept {
 
     /// Hands the grant to the owner that has requested it, for `ttl`, and ends the hold. Returns
     /// none if there is no request; then the hold goes on. If the place is still locked after
-    /// `time`, returns the error.
+    /// `time`, or when the lease is lost, returns the error.
     pub fn hand_over(&self, ttl: Duration, time: Duration) -> Result<Option<Lease>, Loss> {
         if self.hold.is_forked() {
             return Err(Loss::Forked);
         }
-        let (clock, begin) = (&self.group.clock, self.group.clock.now());
+        let clock = &self.group.clock;
+        let end = clock.now().saturating_add(time);
+        // The caller may be the thread that is to report the loss.
+        let has_time = |now| now < end && self.hold.check(now).is_ok();
         loop {
             let mut rows = locked(&self.group.rows);
             match rows.hand_over(self.hold.grant(), ttl) {
-                Err(trouble) if trouble.may_pass() && clock.now() < begin + time => {
+                Err(trouble) if trouble.may_pass() && has_time(clock.now()) => {
                     drop(rows);
                     clock.sleep(CALLER_PAUSE);
                 }
