@@ -17,7 +17,7 @@ use litelease::{
     BreakResult, ClaimResult, GrantRef, HolderKind, Lease, LeaseRow, Loss, PoolInfo, Reason,
     ReleaseResult, RenewResult, SlotRow, Status, TransferResult, pool_of_name,
 };
-use litelease_hold::Held;
+use litelease_hold::{Cancel, Held};
 
 use crate::Common;
 use crate::database;
@@ -385,6 +385,8 @@ pub(crate) struct Ask {
     pub(crate) progress_within: Option<Duration>,
     pub(crate) max_time: Option<Duration>,
     pub(crate) slots: Option<u32>,
+    /// Ends the wait early.
+    pub(crate) cancel: Cancel,
 }
 
 /// A lease or a slot that is kept alive.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use litelease_hold::{Clock, ProcessKeeper, SystemClock, Window, unique};
+use litelease_hold::{Cancel, Clock, ProcessKeeper, SystemClock, Window, unique};
 use serde_json::{Value, json};
 
 use crate::Error;
@@ -55,6 +55,9 @@ pub struct Grant {
     /// must be renewed first.
     pub(crate) start: Option<Duration>,
 }
+
+/// How long the try may take that ends a wait.
+const LAST_TRY: Duration = Duration::from_secs(2);
 
 /// How long one request may take besides the time that it waits for a name.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -149,7 +152,7 @@ impl Client {
             claim["min_token"] = above.into();
         }
         let start = SystemClock.now();
-        let value = self.acquire(&Kind::Name, &claim, ttl, wait)?;
+        let value = self.acquire(&Kind::Name, &claim, ttl, wait, None)?;
         let (lease, secret) = Kind::Name.granted(name, &value).ok_or_else(nonsense)?;
         // A grant that was waited for, or nearly so, is not trusted before its first renewal.
         let is_new = SystemClock.now() < start + window.interval(None);
@@ -159,12 +162,16 @@ impl Client {
     /// Sends a claim, or a borrow, until it is granted, refused, or the time to wait is over. All
     /// tries are one request for the server. A refusal that names no holder is not final: the name
     /// has come free just as the wait ended.
+    ///
+    /// A wait that is cancelled ends with one more try, which does not wait: the server answers
+    /// what it has granted to the others, or takes them out of its queue.
     pub(crate) fn acquire(
         &self,
         kind: &Kind,
         claim: &Value,
         ttl: Duration,
         wait: Duration,
+        cancel: Option<&Cancel>,
     ) -> Result<Value, Error> {
         let (first, tag, path) = (SystemClock.now(), unique(), kind.claim_path());
         let mut body = claim.clone();
@@ -172,13 +179,20 @@ impl Client {
         let (mut pauses, mut was_heard, mut trouble) = (pauses(), false, None);
         loop {
             let left = wait.saturating_sub(SystemClock.now().saturating_sub(first));
-            let left = left.min(LONGEST_WAIT);
+            let is_last = cancel.is_some_and(Cancel::is_cancelled);
+            let left = if is_last { Duration::ZERO } else { left.min(LONGEST_WAIT) };
             body["wait"] = left.as_secs_f64().into();
-            let outcome = self.transport.post(&path, &tag, &body, left + PATIENCE);
+            let timeout = if is_last { LAST_TRY } else { left + PATIENCE };
+            let outcome = match cancel {
+                Some(cancel) if !left.is_zero() => {
+                    self.post_unless(cancel, path.clone(), tag.clone(), body.clone(), timeout)
+                }
+                _ => self.transport.post(&path, &tag, &body, timeout),
+            };
             let now = SystemClock.now();
             was_heard |= !matches!(outcome, Outcome::Unreached(_));
             let outcome = match outcome {
-                Outcome::No(value) if now.saturating_sub(first) >= wait => {
+                Outcome::No(value) if is_last || now.saturating_sub(first) >= wait => {
                     match kind.busy(&value) {
                         Some(error) => return Err(error),
                         None => Outcome::Unknown("the name has just come free".into()),
@@ -195,7 +209,8 @@ impl Client {
                     // What a lost answer has granted ends with its ttl: nobody has to ask longer.
                     // If nothing was ever sent, there may be no server.
                     let most = if was_heard { ttl.max(PATIENCE) } else { ttl.min(PATIENCE / 2) };
-                    if lasted > most || now.saturating_sub(first) > wait.saturating_add(ttl) {
+                    let is_over = now.saturating_sub(first) > wait.saturating_add(ttl);
+                    if is_last || lasted > most || is_over {
                         return Err(Error::Unreachable(why));
                     }
                 }
@@ -203,8 +218,25 @@ impl Client {
                     return Err(refused.into_error());
                 }
             }
-            sleep(pauses());
+            match cancel {
+                Some(cancel) => cancel.sleep(pauses()),
+                None => sleep(pauses()),
+            }
         }
+    }
+
+    /// Sends a request that waits, and leaves it alone when the wait is cancelled.
+    fn post_unless(
+        &self,
+        cancel: &Cancel,
+        path: String,
+        tag: String,
+        body: Value,
+        timeout: Duration,
+    ) -> Outcome {
+        let transport = Arc::clone(&self.transport);
+        let posted = cancel.unless_cancelled(move || transport.post(&path, &tag, &body, timeout));
+        posted.unwrap_or_else(|| Outcome::Unknown("the wait was cancelled".into()))
     }
 
     /// Prolongs a grant to at least `ttl` from now. Returns it with its new end.

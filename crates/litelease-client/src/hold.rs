@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use litelease_core::Lease;
 use litelease_hold::{
-    Claimed, Clock, Granted, HolderKind, Home, Identity, NoKeeper, Place, Rows, SystemClock, Wish,
-    hold,
+    Cancel, Claimed, Clock, Granted, HolderKind, Home, Identity, NoKeeper, Place, Rows,
+    SystemClock, Wish, hold,
 };
 use serde_json::{Value, json};
 
@@ -28,17 +28,24 @@ pub struct HoldOptions {
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
     pub(crate) owner: Option<String>,
+    pub(crate) cancel: Option<Cancel>,
 }
 
 impl HoldOptions {
     /// Returns options that do not wait, with an owner text that names this process.
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO, owner: None }
+        HoldOptions { ttl, wait: Duration::ZERO, owner: None, cancel: None }
     }
 
     /// Waits for the name, first come, first served.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
+        self
+    }
+
+    /// Ends the wait early when this is cancelled: the client leaves the queue of the server.
+    pub fn cancel(mut self, cancel: Cancel) -> Self {
+        self.cancel = Some(cancel);
         self
     }
 
@@ -85,12 +92,13 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, Error> {
-        let HoldOptions { ttl, wait, owner } = options;
+        let HoldOptions { ttl, wait, owner, cancel } = options;
         // The server knows no processes of other machines, so this owner is never judged dead.
         let owner = owner.unwrap_or_else(|| Identity::new(HolderKind::Claim).to_string());
         let claim = json!({ "name": name, "owner": owner });
         let mut place = ServerPlace::new(self, Kind::Name, claim);
-        Ok(hold(&mut place, &Wish::new(name, &owner, ttl), ttl, wait)?.into())
+        let wish = Wish { cancel: cancel.as_ref(), ..Wish::new(name, &owner, ttl) };
+        Ok(hold(&mut place, &wish, ttl, wait)?.into())
     }
 
     /// Returns the keeper of what is of this kind.
@@ -179,12 +187,12 @@ impl Place for ServerPlace<'_> {
     }
 
     fn claim(&mut self, wish: &Wish<'_>) -> Result<Claimed, Error> {
-        let Wish { name, ttl, wait, .. } = *wish;
+        let Wish { name, ttl, wait, cancel, .. } = *wish;
         if let Some(dead) = wish.dead {
             // No call of the service takes the place of a holder that is not its client.
             return Ok(Claimed::Busy(dead.clone()));
         }
-        self.answer = match self.client.acquire(&self.kind, &self.claim, ttl, wait) {
+        self.answer = match self.client.acquire(&self.kind, &self.claim, ttl, wait, cancel) {
             Err(Error::Busy(current)) => return Ok(Claimed::Busy((&*current).into())),
             answer => answer?,
         };

@@ -28,6 +28,7 @@
 
 #[cfg_attr(not(target_os = "linux"), path = "bell_elsewhere.rs")]
 mod bell;
+mod cancel;
 mod clock;
 mod fork;
 mod held;
@@ -48,6 +49,7 @@ mod watch;
 mod worker;
 
 pub use bell::Bell;
+pub use cancel::Cancel;
 pub use clock::{Clock, SystemClock};
 pub use fork::at_fork;
 pub use held::{Held, abandon, end, held_from, hold, hold_of, keep};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use litelease_core::Lease;
 
-use crate::{Clock, DeathCheck, Keeper, NoKeeper, Rows};
+use crate::{Cancel, Clock, DeathCheck, Keeper, NoKeeper, Rows};
 
 /// The verbs of a place that the thread uses that asks for a grant. The keeper's thread uses
 /// [`Rows`].
@@ -87,12 +87,19 @@ pub struct Wish<'a> {
     pub dead: Option<&'a Lease>,
     /// How soon the present holder is asked to give the name up, if at all.
     pub request: Option<Duration>,
+    /// Ends the wait early: the place observes it wherever it waits.
+    pub cancel: Option<&'a Cancel>,
 }
 
 impl<'a> Wish<'a> {
     /// Returns the wish for a claim and nothing else.
     pub fn new(name: &'a str, owner: &'a str, ttl: Duration) -> Self {
-        Wish { name, owner, ttl, wait: Duration::ZERO, dead: None, request: None }
+        Wish { name, owner, ttl, wait: Duration::ZERO, dead: None, request: None, cancel: None }
+    }
+
+    /// Checks whether the wait is to end.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(Cancel::is_cancelled)
     }
 }
 
@@ -148,8 +155,8 @@ pub struct Acquired {
     pub start: Duration,
 }
 
-/// Claims a name, and waits for it for at most `wait`. Returns the lease that is in the way if that
-/// was not enough.
+/// Claims a name, and waits for it for at most `wait`, or until that is cancelled. Returns the
+/// lease that is in the way if that was not enough.
 pub fn acquire<P: Place>(
     place: &mut P,
     wish: &Wish<'_>,
@@ -175,10 +182,19 @@ pub fn acquire<P: Place>(
             claimed = requests.follow(place, wish, current, start);
         }
         let left = left(clock.now());
+        let has_waited = match &claimed {
+            Ok(Claimed::Busy(current)) if !left.is_zero() => {
+                place.wait(wish, current, left);
+                true
+            }
+            Err(error) if !left.is_zero() => place.pause(error, left),
+            _ => false,
+        };
+        if has_waited && !wish.is_cancelled() {
+            continue;
+        }
         match claimed {
             Ok(Claimed::Granted(granted)) => return Ok(Ok(Acquired { granted, start })),
-            Ok(Claimed::Busy(current)) if !left.is_zero() => place.wait(wish, &current, left),
-            Err(error) if !left.is_zero() && place.pause(&error, left) => {}
             claimed if wish.request.is_none() => return ended(claimed, start),
             claimed => {
                 // If this fails, the request lapses by itself.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_hold::{
-    Claimed, Clock, Granted, Home, NoKeeper, Place, ProcessKeeper, Rows, SystemClock, Waiter, Wish,
-    nap,
+    Cancel, Claimed, Clock, Granted, Home, NoKeeper, Place, ProcessKeeper, Rows, SystemClock,
+    Waiter, Wish, nap,
 };
 use rusqlite::Connection;
 use rusqlite::types::Value;
@@ -72,9 +72,11 @@ impl<'l> FilePlace<'l> {
         }
     }
 
-    fn sleep(&mut self, until_expiry_ms: i64, at_most: Duration) {
+    fn sleep(&mut self, cancel: Option<&Cancel>, until_expiry_ms: i64, at_most: Duration) {
         match &self.waiter {
-            Some(waiter) => waiter.nap(self.heard, nap(until_expiry_ms, at_most)),
+            Some(waiter) => {
+                waiter.nap_unless(cancel, self.heard, nap(until_expiry_ms, at_most));
+            }
             // Reads once more before it sleeps: what happened before it listened was not heard.
             None => self.waiter = Some(Waiter::at(Path::new(&*self.file))),
         }
@@ -171,14 +173,14 @@ impl Place for FilePlace<'_> {
         }
     }
 
-    fn wait(&mut self, _: &Wish<'_>, current: &Lease, at_most: Duration) {
-        self.sleep(current.expires_at_ms.saturating_sub(crate::now_ms()), at_most);
+    fn wait(&mut self, wish: &Wish<'_>, current: &Lease, at_most: Duration) {
+        self.sleep(wish.cancel, current.expires_at_ms.saturating_sub(crate::now_ms()), at_most);
     }
 
     fn pause(&mut self, error: &HoldError, at_most: Duration) -> bool {
         let may_pass = matches!(error, HoldError::Lease(error) if is_busy(error));
         if may_pass {
-            self.sleep(LOCKED_PAUSE_MS, at_most);
+            self.sleep(None, LOCKED_PAUSE_MS, at_most);
         }
         may_pass
     }

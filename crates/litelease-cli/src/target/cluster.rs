@@ -200,6 +200,7 @@ impl Engine {
         // An engine that cannot be reached is told. Later on, whoever waits waits for it, too.
         self.inspect(&ask.name)?;
         let options = HoldOptions::new(ask.ttl).wait(ask.wait).group(ask.group);
+        let options = options.cancel(ask.cancel.clone());
         let held = self.granting(|cluster| cluster.hold(&ask.name, options.clone()))?;
         // When it was to end, on this machine's clock.
         let expires_at_ms = self.here_ms(held.lease().expires_at_ms)?;

@@ -251,7 +251,7 @@ impl Server {
     }
 
     pub(super) fn hold(&self, ask: &Ask) -> Result<Tenure> {
-        let options = HoldOptions::new(ask.ttl).wait(ask.wait);
+        let options = HoldOptions::new(ask.ttl).wait(ask.wait).cancel(ask.cancel.clone());
         if let Some(count) = ask.slots {
             // As with names, no process on the server's file judges whether a client is dead.
             let note = note(HolderKind::Claim);

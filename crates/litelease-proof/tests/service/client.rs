@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use litelease::Litelease;
 use litelease_client::{
-    CancelResult, Client, Error, Held, HoldOptions, ItemName, Loss, SendOptions, Value,
+    Cancel, CancelResult, Client, Error, Held, HoldOptions, ItemName, Loss, SendOptions, Value,
 };
 use litelease_proof::command::kill;
-use litelease_proof::rig::{LONG, TestFolder, eventually};
+use litelease_proof::rig::{LONG, TestFolder, eventually, tell};
 use litelease_proof::server::Server;
 use serde_json::Value::Null;
 
@@ -174,10 +174,10 @@ impl Scene {
         (Client::with_key(&format!("http://{}", proxy.address), &key).unwrap(), proxy)
     }
 
-    fn wait_for_a_waiter(&self) {
-        eventually("another client waits", || {
+    fn wait_for_waiters(&self, count: usize) {
+        eventually(&format!("{count} clients wait"), || {
             let metrics = self.server.client().ask("GET", "/metrics", &Null, "").unwrap();
-            metrics.body.contains("litelease_waiters 1\n")
+            metrics.body.contains(&format!("litelease_waiters {count}\n"))
         });
     }
 
@@ -262,7 +262,7 @@ fn a_release_whose_answer_was_lost_is_done_although_the_name_has_a_successor() {
     let grant = client.claim("x", "a", LONG, Duration::ZERO).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| waits(2));
-        scene.wait_for_a_waiter();
+        scene.wait_for_waiters(1);
         proxy.plan(&[Fault::Lose, Fault::Lose, Fault::Lose]);
         assert_eq!(client.end(&grant).unwrap(), ("x".to_owned(), 1));
         waiter.join().unwrap();
@@ -280,7 +280,7 @@ fn a_hold_tells_a_release_whose_answer_was_lost_from_a_break() {
     let held = hold("released");
     thread::scope(|scope| {
         let successor = scope.spawn(|| other.claim("released", "b", LONG, LONG).unwrap());
-        scene.wait_for_a_waiter();
+        scene.wait_for_waiters(1);
         proxy.plan(&[Fault::Lose]);
         held.release_within(LONG).unwrap();
         assert_eq!(successor.join().unwrap().lease.token, 2);
@@ -396,6 +396,68 @@ fn a_grant_is_trusted_from_the_start_of_its_request_however_late_the_answer_come
     let (trusted_for, requests) = (held.trusted_for(), proxy.requests.load(SeqCst) - before);
     assert_eq!(requests, 2, "a claim and a renewal");
     assert!(trusted_for <= Duration::from_millis(2_700) - late + slack, "{trusted_for:?}");
+}
+
+/// The client left, and its request stayed in the queue until the connection was closed: a grant
+/// that came meanwhile lived for its whole ttl.
+#[test]
+fn a_wait_that_is_cancelled_leaves_the_queue_of_the_server() {
+    let scene = Scene::new();
+    let (client, _proxy) = scene.client();
+    let client = Arc::new(client);
+    let held = client.hold("x", options()).unwrap();
+    let token = held.token();
+    let slot = client.hold_slot("pool", 1, options(), "").unwrap();
+    let cancel = Cancel::default();
+    let wait = || options().wait(Duration::MAX).cancel(cancel.clone());
+    let (name, pool) = (client.clone(), client.clone());
+    let (of_name, of_slot) = (wait(), wait());
+    let name = thread::spawn(move || name.hold("x", of_name).map(drop));
+    let pool = thread::spawn(move || pool.hold_slot("pool", 1, of_slot, "").map(drop));
+    scene.wait_for_waiters(2);
+    cancel.cancel();
+    assert!(matches!(name.join().unwrap(), Err(Error::Busy(_))));
+    assert!(matches!(pool.join().unwrap(), Err(Error::NoneFree)));
+    scene.wait_for_waiters(0);
+    held.release().unwrap();
+    slot.held.release().unwrap();
+    assert_eq!(scene.db().token("x").unwrap(), Some(token));
+}
+
+/// The name comes free and the wait is cancelled at the same moment, in both orders and with every
+/// delay between them.
+#[test]
+fn a_grant_that_comes_when_its_wait_is_cancelled_is_the_callers() {
+    let scene = Scene::new();
+    let (client, _proxy) = scene.client();
+    let client = Arc::new(client);
+    let mut granted = 0;
+    for delay in 0..30 {
+        let held = client.hold("x", options()).unwrap();
+        let cancel = Cancel::default();
+        let (waits, wait) = (client.clone(), options().wait(Duration::MAX).cancel(cancel.clone()));
+        let waits = thread::spawn(move || waits.hold("x", wait));
+        scene.wait_for_waiters(1);
+        let pause = move |is_second| match is_second {
+            true => thread::sleep(Duration::from_micros(delay * 50)),
+            false => {}
+        };
+        let is_first = delay % 2 == 0;
+        let releases = thread::spawn(move || {
+            pause(!is_first);
+            held.release()
+        });
+        pause(is_first);
+        cancel.cancel();
+        let acquired = waits.join().unwrap();
+        releases.join().unwrap().unwrap();
+        granted += usize::from(acquired.is_ok());
+        let owner = acquired.as_ref().ok().map(|held| held.owner().to_owned());
+        assert_eq!(scene.db().owner("x").unwrap(), owner, "after {delay}");
+        drop(acquired);
+        eventually("it is released", || scene.db().owner("x").unwrap().is_none());
+    }
+    tell(&format!("{granted} of 30 waits that were cancelled had a grant"));
 }
 
 #[test]

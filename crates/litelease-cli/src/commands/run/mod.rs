@@ -8,7 +8,7 @@ mod terminal;
 
 use std::time::Duration;
 
-use litelease::HoldError;
+use litelease::{Cancel, HoldError};
 
 use self::session::Task;
 use super::command_line::CommandLine;
@@ -125,7 +125,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let (ttl, wait, slots) = (*ttl, args.wait(), *slots);
     let (progress_within, max_time) = (*progress_within, *max_time);
     let (name, value) = (name.clone(), value.clone());
-    let ask = Ask { name, ttl, wait, group: 0, value, progress_within, max_time, slots };
+    let cancel = Cancel::default();
+    let ask = Ask { name, ttl, wait, group: 0, value, progress_within, max_time, slots, cancel };
     let task = Task {
         name: args.name.clone(),
         conflict_exit_code: args.conflict_exit_code,
@@ -135,8 +136,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         variables: place.variables(),
     };
     let teller = common.clone();
-    let take = move |group| {
-        let ask = Ask { group, ..ask };
+    let take = move |group, cancel| {
+        let ask = Ask { group, cancel, ..ask };
         match ask.slots {
             Some(_) => place.hold(&ask),
             None => while_waiting(&teller, &ask.name, || {

@@ -5,13 +5,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
-use litelease::{Loss, ProcessGroup};
+use litelease::{Cancel, Loss, ProcessGroup};
 use litelease_hold::HandoverRequest;
 use signal_hook::consts::SIGTSTP;
 
 use super::super::command_line::CommandLine;
 use super::super::nesting;
-use super::child::{self, Change, Prepared};
+use super::child::{self, Change, Ending, Prepared};
 use super::killer::{Killer, LONGEST_NAP};
 use super::sentinel::Sentinel;
 use super::terminal::Terminal;
@@ -46,22 +46,27 @@ pub(crate) struct Task {
     pub(crate) variables: Vec<Variable>,
 }
 
-/// Takes the lease or the slot, for a process group.
-pub(crate) type Take = Box<dyn FnOnce(u32) -> Result<Tenure> + Send>;
+/// Takes the lease or the slot, for a process group. The wait for it can be cancelled.
+pub(crate) type Take = Box<dyn FnOnce(u32, Cancel) -> Result<Tenure> + Send>;
+
+/// How long the end of a wait is waited for that was cancelled. If it takes longer, the place is in
+/// the way.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
     child::hear_of_children();
     let sentinel = Sentinel::post()?;
     let prepared = Prepared::fork(&task.command, &task.variables, &sentinel)?;
     let (sender, events) = channel();
-    child::forward_signals(sender.clone(), Event::Signal)?;
-    wait_on_thread(take, prepared.group, sender.clone())?;
-    let held = match wait_for_lease(&events, common)? {
+    let ending = child::forward_signals(sender.clone(), Event::Signal)?;
+    let cancel = Cancel::default();
+    wait_on_thread(take, prepared.group, cancel.clone(), sender.clone())?;
+    let held = match wait_for_lease(&events, common, &cancel)? {
         Waited::Held(held) => held,
         Waited::Signal(signal) => return Ok(code::SIGNAL + signal as u8),
         Waited::Busy => return Ok(task.conflict_exit_code),
     };
-    Session::start(task, common.json, held, prepared, sentinel, sender)?.run(&events)
+    Session::start(task, common.json, held, prepared, sentinel, sender)?.run(&events, &ending)
 }
 
 /// How the waiting ended.
@@ -71,7 +76,7 @@ enum Waited {
     Busy,
 }
 
-fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
+fn wait_for_lease(events: &Receiver<Event>, common: &Common, cancel: &Cancel) -> Result<Waited> {
     loop {
         match events.recv() {
             Ok(Event::Held(Ok(held))) => return Ok(Waited::Held(held)),
@@ -84,9 +89,10 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
             Ok(Event::Held(Err(failure))) => return Err(failure),
             Ok(Event::Signal(SIGTSTP)) => child::stop_self(),
             Ok(Event::Signal(signal)) => {
+                cancel.cancel();
                 // It may have been granted in this very moment: then it is released when it is
-                // dropped.
-                drop(events.recv_timeout(Duration::from_millis(50)));
+                // dropped. A second signal ends this at once.
+                drop(events.recv_timeout(CANCEL_TIMEOUT));
                 return Ok(Waited::Signal(signal));
             }
             Ok(Event::Child(..) | Event::Lost | Event::Requested(_)) => {}
@@ -96,9 +102,9 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
 }
 
 /// Waits for the lease on a thread, so that signals are heard meanwhile.
-fn wait_on_thread(take: Take, group: pid_t, events: Sender<Event>) -> Result<()> {
+fn wait_on_thread(take: Take, group: pid_t, cancel: Cancel, events: Sender<Event>) -> Result<()> {
     let body = move || {
-        let held = take(group.unsigned_abs());
+        let held = take(group.unsigned_abs(), cancel);
         // Nobody listens any more if a signal came first: then it is released again.
         let _ = events.send(Event::Held(held));
     };
@@ -181,7 +187,7 @@ impl Session {
     }
 
     /// Runs until the group and the hook have ended.
-    fn run(mut self, events: &Receiver<Event>) -> Result<u8> {
+    fn run(mut self, events: &Receiver<Event>, ending: &Ending) -> Result<u8> {
         while !self.is_over() {
             self.keep_the_promise();
             match events.recv_timeout(self.nap()) {
@@ -199,6 +205,7 @@ impl Session {
             return Ok(code::LOST);
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
+        ending.begin();
         let name = printable(&self.task.name);
         match self.tenure.release() {
             Err(loss) if loss.may_pass() => {
