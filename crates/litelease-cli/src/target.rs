@@ -228,6 +228,11 @@ impl Target {
         }
     }
 
+    /// Checks whether the place stores the limits of what is held. Otherwise the hold keeps them.
+    pub(crate) fn stores_limits(&self, ask: &Ask) -> bool {
+        ask.slots.is_none() && !matches!(self, Target::Engine(_))
+    }
+
     /// Claims a name, or borrows a slot, and keeps it alive.
     pub(crate) fn hold(&self, ask: &Ask) -> Result<Tenure> {
         match self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use litelease_core::Lease;
 use litelease_hold::{
-    Cancel, Claimed, Clock, Granted, HolderKind, Home, Identity, NoKeeper, Place, Rows,
+    Cancel, Claimed, Clock, Granted, HoldLimits, HolderKind, Home, Identity, NoKeeper, Place, Rows,
     SystemClock, Wish, hold,
 };
 use serde_json::{Value, json};
@@ -28,18 +28,38 @@ pub struct HoldOptions {
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
     pub(crate) owner: Option<String>,
+    pub(crate) limits: HoldLimits,
     pub(crate) cancel: Option<Cancel>,
 }
 
 impl HoldOptions {
     /// Returns options that do not wait, with an owner text that names this process.
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO, owner: None, cancel: None }
+        HoldOptions {
+            ttl,
+            wait: Duration::ZERO,
+            owner: None,
+            limits: HoldLimits::default(),
+            cancel: None,
+        }
     }
 
     /// Waits for the name, first come, first served.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
+        self
+    }
+
+    /// Renews only while [`progress`](litelease_hold::Held::progress) is noted within this time.
+    /// The hold keeps this limit itself; one that the server keeps is [`Client::limit`].
+    pub fn progress_within(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.limits.progress_within = time.into();
+        self
+    }
+
+    /// Holds for this long at the most. The hold keeps this limit itself, too.
+    pub fn max_time(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.limits.max_time = time.into();
         self
     }
 
@@ -92,12 +112,12 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, Error> {
-        let HoldOptions { ttl, wait, owner, cancel } = options;
+        let HoldOptions { ttl, wait, owner, limits, cancel } = options;
         // The server knows no processes of other machines, so this owner is never judged dead.
         let owner = owner.unwrap_or_else(|| Identity::new(HolderKind::Claim).to_string());
         let claim = json!({ "name": name, "owner": owner });
         let mut place = ServerPlace::new(self, Kind::Name, claim);
-        let wish = Wish { cancel: cancel.as_ref(), ..Wish::new(name, &owner, ttl) };
+        let wish = Wish { limits, cancel: cancel.as_ref(), ..Wish::new(name, &owner, ttl) };
         Ok(hold(&mut place, &wish, ttl, wait)?.into())
     }
 
@@ -203,7 +223,8 @@ impl Place for ServerPlace<'_> {
             _ => None,
         };
         let lasts = (lease.expires_in < ttl).then_some(lease.expires_in);
-        Ok(Claimed::Granted(Granted { lease: (&lease).into(), secret, lasts, attach }))
+        let granted = Granted::whole((&lease).into());
+        Ok(Claimed::Granted(Granted { secret, lasts, attach, ..granted }))
     }
 
     fn request(&mut self, _: &Wish<'_>) -> Result<Option<i64>, Error> {

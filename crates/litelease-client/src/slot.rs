@@ -101,9 +101,9 @@ impl Client {
         claim: Value,
         options: &HoldOptions,
     ) -> Result<Slot, Error> {
-        let HoldOptions { ttl, wait, ref cancel, .. } = *options;
+        let HoldOptions { ttl, wait, limits, ref cancel, .. } = *options;
         let mut place = ServerPlace::new(self, kind, claim);
-        let wish = Wish { cancel: cancel.as_ref(), ..Wish::new(name, "", ttl) };
+        let wish = Wish { limits, cancel: cancel.as_ref(), ..Wish::new(name, "", ttl) };
         let held = hold(&mut place, &wish, ttl, wait)?.into();
         let position = place.answer["position"].as_i64().ok_or_else(nonsense)?;
         Ok(Slot { held, position })

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_hold::{
-    Acquired, Attached, Cancel, Claimed, Clock, Granted, Held, HolderKind, Home, Identity,
-    Liveness, NoKeeper, Place, Rows, Wish, acquire, hold, keep,
+    Acquired, Attached, Cancel, Claimed, Clock, Granted, Held, HoldLimits, HolderKind, Home,
+    Identity, Liveness, NoKeeper, Place, Rows, Wish, acquire, hold, keep,
 };
 
 use crate::change::Answered;
@@ -51,8 +51,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Options of a hold.
 ///
-/// They are those of a hold in a file, less what only files have: values, limits, progress and
-/// requests.
+/// They are those of a hold in a file, less what only files have: values and requests.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,6 +65,7 @@ pub struct HoldOptions {
     ttl: Duration,
     wait: Duration,
     kind: HolderKind,
+    limits: HoldLimits,
     cancel: Option<Cancel>,
 }
 
@@ -73,12 +73,26 @@ impl HoldOptions {
     /// Returns options for a hold whose renewals last `ttl` each, and which does not wait for the
     /// name.
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO, kind: HolderKind::Hold, cancel: None }
+        let (kind, limits) = (HolderKind::Hold, HoldLimits::default());
+        HoldOptions { ttl, wait: Duration::ZERO, kind, limits, cancel: None }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
     pub fn wait(self, wait: Duration) -> Self {
         HoldOptions { wait, ..self }
+    }
+
+    /// Renews only while [`progress`](Held::progress) is noted within this time. The hold keeps
+    /// this limit itself.
+    pub fn progress_within(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.limits.progress_within = time.into();
+        self
+    }
+
+    /// Holds for this long at the most. The hold keeps this limit itself.
+    pub fn max_time(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.limits.max_time = time.into();
+        self
     }
 
     /// Ends the wait early when this is cancelled.
@@ -120,11 +134,11 @@ impl Cluster {
     /// # }
     /// ```
     pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, HoldError> {
-        let HoldOptions { ttl, wait, kind, cancel } = options;
+        let HoldOptions { ttl, wait, kind, limits, cancel } = options;
         let cluster = Cluster { when: None, ..self.clone() };
         let owner = Identity::new(kind).to_string();
         let mut place = ClusterPlace { cluster: &cluster, version: 0, left_ms: 0 };
-        let wish = Wish { cancel: cancel.as_ref(), ..Wish::new(name, &owner, ttl) };
+        let wish = Wish { limits, cancel: cancel.as_ref(), ..Wish::new(name, &owner, ttl) };
         hold(&mut place, &wish, ttl, wait)
     }
 

@@ -341,19 +341,28 @@ impl Group {
         let mut rows = locked(&self.rows);
         let start = clock.now();
         let batch: Vec<_> = holds.iter().filter(|hold| hold.is_due(start, true)).collect();
-        let due: Vec<Due<'_>> = batch
-            .iter()
-            .map(|hold| Due {
-                grant: hold.grant(),
+        let asked: Vec<_> = batch.iter().map(|hold| hold.to_renew(start)).collect();
+        let due = batch.iter().zip(&asked).filter_map(|(hold, grant)| {
+            Some(Due {
+                grant: grant.as_ref().ok()?,
                 progress: hold.unsaved_progress(start),
                 trusted_for: hold.trusted_until().saturating_sub(start),
                 answer_within: back_by.saturating_sub(start),
             })
-            .collect();
-        let answers = rows.renew(&due);
+        });
+        let due: Vec<Due<'_>> = due.collect();
+        let mut answers = if due.is_empty() { Vec::new() } else { rows.renew(&due) }.into_iter();
         drop(rows);
         let now = clock.now();
-        for (hold, answer) in batch.iter().zip(answers) {
+        for (hold, grant) in batch.iter().zip(&asked) {
+            let answer = match grant {
+                Ok(grant) if grant.ttl < hold.grant().ttl => {
+                    answers.next().map(|answer| answer.map(|renewal| renewal.at_most(grant.ttl)))
+                }
+                Ok(_) => answers.next(),
+                Err(limit) => Some(Err(limit.clone())),
+            };
+            let Some(answer) = answer else { continue };
             let granted = answer.as_ref().ok().and_then(|renewal| renewal.granted);
             let interval = hold.window().interval(granted);
             hold.settle(start, now, answer, start + interval - jitter(interval, start));

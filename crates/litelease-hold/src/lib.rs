@@ -22,6 +22,8 @@
 //! - A renewal that fails, or whose answer is late or lost, changes nothing: the keeper tries again
 //!   until the window is over.
 //! - A renewal that is granted less than the ttl prolongs trust by what was granted.
+//! - A hold with limits of its own ([`HoldLimits`]) refuses itself the renewals past them, and is
+//!   lost at the end of its window.
 //! - While a transaction of the holder's own that renews the lease is open, the hold is neither
 //!   trusted nor lost after the end of its window: the COMMIT decides.
 //! - A hold that is lost stays lost, whatever the place says later.
@@ -53,7 +55,7 @@ pub use cancel::Cancel;
 pub use clock::{Clock, SystemClock};
 pub use fork::at_fork;
 pub use held::{Held, abandon, end, held_from, hold, hold_of, keep};
-pub use hold::{HandoverRequest, HeldGrant, Hold, Renewal, Window};
+pub use hold::{HandoverRequest, HeldGrant, Hold, HoldLimits, Renewal, Window};
 pub use hold_error::HoldError;
 pub use identity::{HolderKind, Identity, Liveness, PidScope, short_owner, unique};
 pub use keeper::{Keeper, Kept};

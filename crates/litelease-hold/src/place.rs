@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use litelease_core::Lease;
 
-use crate::{Cancel, Clock, DeathCheck, Keeper, NoKeeper, Rows};
+use crate::{Cancel, Clock, DeathCheck, HoldLimits, Keeper, NoKeeper, Rows};
 
 /// The verbs of a place that the thread uses that asks for a grant. The keeper's thread uses
 /// [`Rows`].
@@ -87,6 +87,8 @@ pub struct Wish<'a> {
     pub dead: Option<&'a Lease>,
     /// How soon the present holder is asked to give the name up, if at all.
     pub request: Option<Duration>,
+    /// The limits that the hold keeps.
+    pub limits: HoldLimits,
     /// Ends the wait early: the place observes it wherever it waits.
     pub cancel: Option<&'a Cancel>,
 }
@@ -94,7 +96,16 @@ pub struct Wish<'a> {
 impl<'a> Wish<'a> {
     /// Returns the wish for a claim and nothing else.
     pub fn new(name: &'a str, owner: &'a str, ttl: Duration) -> Self {
-        Wish { name, owner, ttl, wait: Duration::ZERO, dead: None, request: None, cancel: None }
+        Wish {
+            name,
+            owner,
+            ttl,
+            wait: Duration::ZERO,
+            dead: None,
+            request: None,
+            limits: HoldLimits::default(),
+            cancel: None,
+        }
     }
 
     /// Checks whether the wait is to end.
@@ -121,6 +132,8 @@ pub struct Granted {
     pub secret: String,
     /// How long it lasts, if less than the ttl was granted.
     pub lasts: Option<Duration>,
+    /// The limits that the hold keeps.
+    pub limits: HoldLimits,
     /// Called when the keeper has the grant: makes something that lives as long as the hold, such
     /// as a watch on its name.
     pub attach: Option<Attach>,
@@ -135,7 +148,8 @@ pub type Attached = Box<dyn Any + Send + Sync>;
 impl Granted {
     /// Returns a grant of the whole ttl whose owner text is its proof.
     pub fn whole(lease: Lease) -> Self {
-        Granted { lease, secret: String::new(), lasts: None, attach: None }
+        let limits = HoldLimits::default();
+        Granted { lease, secret: String::new(), lasts: None, limits, attach: None }
     }
 }
 

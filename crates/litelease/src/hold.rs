@@ -139,14 +139,14 @@ impl HoldOptions {
     /// }
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
-    pub fn progress_within(self, time: Duration) -> Self {
-        HoldOptions { progress_within: Some(time), ..self }
+    pub fn progress_within(self, time: impl Into<Option<Duration>>) -> Self {
+        HoldOptions { progress_within: time.into(), ..self }
     }
 
     /// Ends the lease after this time at the latest, however often it is renewed. The limit is
     /// stored in the commit of the claim: see [`limit`](Leases::limit).
-    pub fn max_time(self, time: Duration) -> Self {
-        HoldOptions { max_time: Some(time), ..self }
+    pub fn max_time(self, time: impl Into<Option<Duration>>) -> Self {
+        HoldOptions { max_time: time.into(), ..self }
     }
 
     /// Asks the present holder to give the lease up within this time, while waiting for it: see

@@ -3,7 +3,9 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use litelease_hold::{Acquired, Cancel, Clock, Granted, Held, SystemClock, Window, keep};
+use litelease_hold::{
+    Acquired, Cancel, Clock, Granted, Held, HoldLimits, SystemClock, Window, keep,
+};
 
 use crate::file::DatabaseFile;
 use crate::kept_rows::GrantKind;
@@ -45,7 +47,8 @@ const DEATH_CHECK: Duration = Duration::from_millis(250);
 impl Litelease {
     /// Borrows a slot and keeps it alive in the background until it is returned or lost. Returns
     /// `None` if no slot came free in the time to [wait](HoldOptions::wait); waiters are not
-    /// queued. A slot has no value, no group and no requests, so options for those are ignored.
+    /// queued. A slot has no value, no group and no requests, so options for those are ignored. Its
+    /// limits are not stored: the hold keeps them itself.
     ///
     /// `note` tells operators who and why. If it is the text of an [`Identity`] that holds, as
     /// `litelease run --slots` notes it, a successor takes the slot over when that process is dead.
@@ -64,7 +67,10 @@ impl Litelease {
         options: HoldOptions,
         note: &str,
     ) -> std::result::Result<Option<HeldSlot>, HoldError> {
-        let HoldOptions { ttl, wait, cancel, .. } = options;
+        let HoldOptions { ttl, wait, cancel, progress_within, max_time, .. } = options;
+        let limits = HoldLimits { progress_within, max_time };
+        let first = limits.first(ttl);
+        Window::new(first).ok_or(HoldError::TtlTooShort(first))?;
         Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
         if self.store().is_in_transaction() {
             return Err(HoldError::InTransaction);
@@ -76,7 +82,7 @@ impl Litelease {
         let (borrowed, start) = loop {
             let (seen, start) = (watch.changes(), SystemClock.now());
             let options = BorrowOptions::new().note(note);
-            if let Some(borrowed) = self.pools().borrow_with(pool, ttl, options)? {
+            if let Some(borrowed) = self.pools().borrow_with(pool, first, options)? {
                 break (borrowed, start);
             }
             if start >= next_death_check {
@@ -96,7 +102,8 @@ impl Litelease {
             borrowed;
         let owner = format!("slot {position}");
         let lease = Lease { name: pool.into(), owner, token, expires_at_ms };
-        let granted = Granted { secret: lease_id.clone(), ..Granted::whole(lease) };
+        let lasts = (first < ttl).then_some(first);
+        let granted = Granted { secret: lease_id.clone(), lasts, limits, ..Granted::whole(lease) };
         let rows = || open_rows(&file, GrantKind::Slots, busy_timeout(self.conn()));
         match keep(&home, Acquired { granted, start }, ttl, rows) {
             Ok(held) => Ok(Some(HeldSlot { held, position })),

@@ -74,6 +74,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         on_lost: args.on_lost,
         command: args.command,
         variables: Vec::new(),
+        has_progress_pipe: false,
     };
     let take = move |_, cancel| match pool.hold(options.cancel(cancel), &note) {
         Ok(slot) => Ok(lent("", slot)),

@@ -331,6 +331,21 @@ fn a_program_that_makes_no_progress_loses_the_name_and_one_that_does_keeps_it() 
 }
 
 #[test]
+fn a_slot_has_limits_like_a_name() {
+    let desk = Desk::new();
+    let stuck = Hold::on(&desk, &["--slots", "1", "x", "--ttl", "2s", "--progress-within", "1s"]);
+    let late = Hold::on(&desk, &["--slots", "1", "y", "--ttl", "2s", "--max-time", "3s"]);
+    for (hold, lost) in [
+        (stuck, "lost no progress was made within the time that it has"),
+        (late, "lost the time that it may be held is up"),
+    ] {
+        assert!(hold.line().starts_with("granted "));
+        assert_eq!(hold.line(), lost);
+        assert_eq!(hold.end().0, 75);
+    }
+}
+
+#[test]
 fn with_json_each_line_is_an_object() {
     let desk = Desk::new();
     let mut hold = Hold::on(&desk, &["--json", "x", "--ttl", "60s", "--value", "here:80"]);

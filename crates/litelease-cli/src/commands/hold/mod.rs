@@ -62,7 +62,7 @@ pub(crate) struct Args {
     ttl: Duration,
     /// Take one of so many slots under this name, instead of the name itself
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    #[arg(conflicts_with_all = ["value", "progress_within", "max_time"])]
+    #[arg(conflicts_with = "value")]
     slots: Option<u32>,
     /// A value for everybody to read while the lease is held, such as an address
     #[arg(long)]

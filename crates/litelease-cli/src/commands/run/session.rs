@@ -13,6 +13,7 @@ use super::super::command_line::CommandLine;
 use super::super::nesting;
 use super::child::{self, Change, Ending, Prepared};
 use super::killer::{Killer, LONGEST_NAP};
+use super::progress_pipe::{PROGRESS, ProgressPipe};
 use super::sentinel::Sentinel;
 use super::terminal::Terminal;
 use crate::Common;
@@ -32,6 +33,8 @@ pub(crate) enum Event {
     Lost,
     /// Somebody asks for the lease.
     Requested(HandoverRequest),
+    /// The command has noted progress.
+    Progress,
 }
 
 /// What to run, and under what.
@@ -44,6 +47,8 @@ pub(crate) struct Task {
     pub(crate) command: CommandLine,
     /// What the command finds in its environment, besides its lease.
     pub(crate) variables: Vec<Variable>,
+    /// The command notes progress to the hold, and not where its lease is.
+    pub(crate) has_progress_pipe: bool,
 }
 
 /// Takes the lease or the slot, for a process group. The wait for it can be cancelled.
@@ -95,7 +100,7 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common, cancel: &Cancel) ->
                 drop(events.recv_timeout(CANCEL_TIMEOUT));
                 return Ok(Waited::Signal(signal));
             }
-            Ok(Event::Child(..) | Event::Lost | Event::Requested(_)) => {}
+            Ok(Event::Child(..) | Event::Lost | Event::Requested(_) | Event::Progress) => {}
             Err(_) => return Err(Failure::failed("Threads", "the waiting thread is gone")),
         }
     }
@@ -129,6 +134,7 @@ struct Session {
     /// Somebody who does not read what we say must not keep us from what we do.
     telling: Option<JoinHandle<()>>,
     hook: Option<pid_t>,
+    _progress: Option<ProgressPipe>,
 }
 
 impl Session {
@@ -150,6 +156,12 @@ impl Session {
         if let Some(owner) = owner.and_then(|(_, owner)| owner.as_ref()?.to_str()) {
             lease.push((nesting::OWNERS, Some(nesting::with(owner).into())));
         }
+        let noted = events.clone();
+        let progress = task
+            .has_progress_pipe
+            .then(|| ProgressPipe::listen(move || noted.send(Event::Progress).is_ok()))
+            .transpose()?;
+        lease.push((PROGRESS, progress.as_ref().map(|pipe| pipe.path.clone().into())));
         if let Err(error) = prepared.start(&lease, take_terminal) {
             if take_terminal {
                 terminal.was_taken();
@@ -183,6 +195,7 @@ impl Session {
             killer,
             telling,
             hook,
+            _progress: progress,
         })
     }
 
@@ -194,6 +207,8 @@ impl Session {
                 Ok(Event::Signal(signal)) => self.pass_on(signal),
                 Ok(Event::Child(pid, change)) => self.note(pid, change),
                 Ok(Event::Requested(request)) => self.tell_of(&request),
+                // If it is lost, the killer knows.
+                Ok(Event::Progress) => _ = self.tenure.held.progress(),
                 Ok(Event::Lost | Event::Held(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
