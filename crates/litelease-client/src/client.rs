@@ -348,13 +348,14 @@ impl Client {
 
 impl Client {
     /// Ends any holder's lease on a slot of the pool that has this name. Returns whether the slot
-    /// was lent out under this token; [`slots`](Client::slots) shows both.
+    /// was lent out under this token; [`slots`](Client::slots) shows both. If the answer is lost,
+    /// it is asked for again: then a lease that is over was ended by the first request.
     pub fn break_slot(&self, name: &str, position: i64, token: i64) -> Result<bool, Error> {
         let body = json!({ "name": name, "position": position, "token": token });
-        match self.transport.call("slot/break", &unique(), &body, PATIENCE) {
-            Outcome::Done(value) => value["returned"].as_bool().ok_or_else(nonsense),
-            outcome => Err(outcome.into_error()),
-        }
+        let told = self.insist("slot/break", &body)?;
+        let is_repeated = told.is_repeated;
+        let was_lent = told.done()?["returned"].as_bool().ok_or_else(nonsense)?;
+        Ok(was_lent || is_repeated)
     }
 }
 

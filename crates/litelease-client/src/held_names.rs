@@ -51,10 +51,10 @@ impl HeldNames {
                 let (stream, Lease { name, token, .. }) = (Arc::clone(&self.streams), lease);
                 let body = move || {
                     let _stream = stream;
-                    if has_ended_early(&transport, &name, token, &ended) {
+                    watch(&transport, &name, token, &ended, || {
                         let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner);
                         notice.iter().for_each(|notice| notice.changed(Some(&name), None));
-                    }
+                    });
                 };
                 // Without a thread, renewals tell.
                 let _ = thread::Builder::new().name("litelease watch".into()).spawn(body);
@@ -64,17 +64,19 @@ impl HeldNames {
     }
 }
 
-/// Waits until the grant with this token is no longer current. Returns false if its holder has
+/// Calls `changed` whenever the grant with this token is no longer current, until its holder has
 /// given it up, or the server refuses the stream.
 ///
-/// The release of the name is an event, too. So the thread ends soon after the hold, although it
-/// cannot interrupt a read.
-fn has_ended_early(
+/// It goes on after that: a replica that lags behind does not know the grant yet. The release of
+/// the name is an event, too. So the thread ends soon after the hold, although it cannot interrupt
+/// a read.
+fn watch(
     transport: &Transport,
     name: &str,
     token: i64,
     ended: &Receiver<Infallible>,
-) -> bool {
+    changed: impl Fn(),
+) {
     let (mut pause, path) = (PAUSES.0, path_of_name(name));
     while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(pause) {
         pause = (2 * pause).min(PAUSES.1);
@@ -82,18 +84,17 @@ fn has_ended_early(
             Ok(stream) => stream,
             Err(Outcome::Unknown(_) | Outcome::Unreached(_)) => continue,
             // The access key may not watch.
-            Err(_) => return false,
+            Err(_) => return,
         };
         for news in events(BufReader::new(stream)) {
             if let Err(TryRecvError::Disconnected) = ended.try_recv() {
-                return false;
+                return;
             }
             pause = PAUSES.0;
             let is_current = |lease: &Lease| lease.token == token;
             if news.is_some_and(|news| !news.live.iter().any(is_current)) {
-                return true;
+                changed();
             }
         }
     }
-    false
 }

@@ -48,6 +48,9 @@ pub(crate) struct Proxy {
     /// What to do when no more faults are planned.
     usual: Arc<Mutex<Fault>>,
     requests: Arc<AtomicU64>,
+    /// How many streams of events begin with a state in which nothing is live, as that of a replica
+    /// that lags behind.
+    lagging: Arc<AtomicU64>,
 }
 
 impl Proxy {
@@ -55,17 +58,20 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (faults, usual) = (Arc::default(), Arc::new(Mutex::new(Fault::None)));
-        let (requests, kept) = (Arc::default(), Arc::default());
-        let proxy = Proxy { address, faults, usual, requests };
+        let (requests, kept, lagging) = (Arc::default(), Arc::default(), Arc::default());
+        let proxy = Proxy { address, faults, usual, requests, lagging };
         let (faults, usual) = (proxy.faults.clone(), proxy.usual.clone());
-        let requests = proxy.requests.clone();
+        let (requests, lagging) = (proxy.requests.clone(), proxy.lagging.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                let lagging = lagging.clone();
                 let (faults, usual) = (faults.clone(), usual.clone());
                 let (requests, kept): (_, Arc<Mutex<Answers>>) =
                     (requests.clone(), Arc::clone(&kept));
                 // Either end may hang up at any time.
-                thread::spawn(move || _ = serve(client, server, &faults, &usual, &requests, &kept));
+                thread::spawn(move || {
+                    serve(client, server, &faults, &usual, &requests, &lagging, &kept)
+                });
             }
         });
         proxy
@@ -86,6 +92,7 @@ fn serve(
     faults: &Mutex<VecDeque<Fault>>,
     usual: &Mutex<Fault>,
     requests: &AtomicU64,
+    lagging: &AtomicU64,
     kept: &Mutex<Answers>,
 ) -> io::Result<()> {
     client.set_nodelay(true)?;
@@ -96,6 +103,10 @@ fn serve(
             // Events are hints: what becomes of them must not matter, and they are not counted.
             let mut upstream = TcpStream::connect(server)?;
             upstream.write_all(request.as_bytes())?;
+            let is_lagging = |left: u64| left.checked_sub(1);
+            if lagging.fetch_update(SeqCst, SeqCst, is_lagging).is_ok() {
+                lag_behind(&mut upstream, &mut client)?;
+            }
             return io::copy(&mut upstream, &mut client).map(drop);
         }
         requests.fetch_add(1, SeqCst);
@@ -121,6 +132,22 @@ fn serve(
                 client.write_all(answer.as_bytes())?;
             }
         }
+    }
+}
+
+/// Passes the head of a stream on, and an event after it that is not the server's.
+fn lag_behind(upstream: &mut TcpStream, client: &mut TcpStream) -> io::Result<()> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        upstream.read_exact(&mut byte)?;
+        head.extend(byte);
+    }
+    client.write_all(&head)?;
+    let event = "event: state\ndata: {\"leases\":[]}\n\n";
+    let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+    match head.contains("transfer-encoding: chunked") {
+        true => client.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes()),
+        false => client.write_all(event.as_bytes()),
     }
 }
 
@@ -333,6 +360,21 @@ fn a_hold_hears_of_a_break_or_a_transfer_before_its_next_renewal() {
     assert_eq!(proxy.requests.load(SeqCst), 4, "two claims, and two renewals that say why");
 }
 
+/// A stream that a replica behind the others began with an old state ended the watch: a break after
+/// that was noticed by the next renewal only.
+#[test]
+fn a_hold_hears_of_a_break_although_it_was_once_notified_for_nothing() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    proxy.lagging.store(1, SeqCst);
+    let held = client.hold("x", HoldOptions::new(LONG)).unwrap();
+    eventually("it was renewed for nothing", || proxy.requests.load(SeqCst) == 2);
+    held.check().unwrap();
+    let _ = scene.client().0.break_lease("x").unwrap();
+    // A renewal would be due after 18 minutes.
+    assert_eq!(held.lost().wait_timeout(LONG / 100), Some(Loss::Broken));
+}
+
 #[test]
 fn renewals_survive_faults_that_are_shorter_than_the_trust_window() {
     let scene = Scene::new();
@@ -438,9 +480,10 @@ fn a_grant_that_comes_when_its_wait_is_cancelled_is_the_callers() {
         let (waits, wait) = (client.clone(), options().wait(Duration::MAX).cancel(cancel.clone()));
         let waits = thread::spawn(move || waits.hold("x", wait));
         scene.wait_for_waiters(1);
-        let pause = move |is_second| match is_second {
-            true => thread::sleep(Duration::from_micros(delay * 50)),
-            false => {}
+        let pause = move |is_second| {
+            if is_second {
+                thread::sleep(Duration::from_micros(delay * 50));
+            }
         };
         let is_first = delay % 2 == 0;
         let releases = thread::spawn(move || {
@@ -458,6 +501,22 @@ fn a_grant_that_comes_when_its_wait_is_cancelled_is_the_callers() {
         eventually("it is released", || scene.db().owner("x").unwrap().is_none());
     }
     tell(&format!("{granted} of 30 waits that were cancelled had a grant"));
+}
+
+/// The lease was ended and the answer lost. Asked again, the client said that the slot was not
+/// held.
+#[test]
+fn a_break_of_a_slot_whose_answer_was_lost_is_done() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    let slot = client.hold_slot("pool", 1, HoldOptions::new(LONG), "").unwrap();
+    let (operator, lossy) = scene.client();
+    lossy.plan(&[Fault::Lose]);
+    assert!(operator.break_slot("pool", 0, slot.held.token()).unwrap());
+    assert_eq!(lossy.requests.load(SeqCst), 2);
+    assert!(!operator.break_slot("pool", 0, slot.held.token()).unwrap(), "it is over");
+    assert_eq!(scene.client().0.slots("pool").unwrap(), []);
+    drop((slot, proxy));
 }
 
 #[test]
