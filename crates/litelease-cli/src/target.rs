@@ -17,7 +17,7 @@ use litelease::{
     BreakResult, ClaimResult, GrantRef, HolderKind, Lease, LeaseRow, Loss, PoolInfo, Reason,
     ReleaseResult, RenewResult, SlotRow, Status, TransferResult, pool_of_name,
 };
-use litelease_hold::Held;
+use litelease_hold::{Cancel, Held};
 
 use crate::Common;
 use crate::database;
@@ -228,6 +228,11 @@ impl Target {
         }
     }
 
+    /// Checks whether the place stores the limits of what is held. Otherwise the hold keeps them.
+    pub(crate) fn stores_limits(&self, ask: &Ask) -> bool {
+        ask.slots.is_none() && !matches!(self, Target::Engine(_))
+    }
+
     /// Claims a name, or borrows a slot, and keeps it alive.
     pub(crate) fn hold(&self, ask: &Ask) -> Result<Tenure> {
         match self {
@@ -385,6 +390,8 @@ pub(crate) struct Ask {
     pub(crate) progress_within: Option<Duration>,
     pub(crate) max_time: Option<Duration>,
     pub(crate) slots: Option<u32>,
+    /// Ends the wait early.
+    pub(crate) cancel: Cancel,
 }
 
 /// A lease or a slot that is kept alive.

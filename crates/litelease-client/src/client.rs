@@ -2,12 +2,13 @@
 
 use std::marker::PhantomData;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use litelease_hold::{Clock, ProcessKeeper, SystemClock, Window, unique};
+use litelease_hold::{Cancel, Clock, ProcessKeeper, SystemClock, Window, unique};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::Error;
 use crate::access::{Key, ServerUrl};
@@ -75,6 +76,10 @@ struct Attempt {
 
 /// How long the server may take to notice that a connection was closed.
 pub(crate) const UNTIL_NOTICED: Duration = Duration::from_secs(1);
+
+/// How often a wait asks whether it was cancelled, and how long the try may take that ends it.
+const CANCEL_POLL: Duration = Duration::from_millis(20);
+const LAST_TRY: Duration = Duration::from_secs(2);
 
 /// How long one request may take besides the time that it waits for a name.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -175,7 +180,7 @@ impl<M: Mode> Client<M> {
         M::obtain(&self.transport, async move {
             let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
             let start = SystemClock.now();
-            let (value, untaken) = client.acquire(Kind::Name, claim, ttl, wait).await?;
+            let (value, untaken) = client.acquire(Kind::Name, claim, ttl, wait, None).await?;
             let (lease, secret) = Kind::Name.granted("", &value).ok_or_else(nonsense)?;
             // A grant that was waited for, or nearly so, is not trusted before its first renewal.
             let is_new = SystemClock.now() < start + window.interval(None);
@@ -185,18 +190,35 @@ impl<M: Mode> Client<M> {
 
     /// Sends a claim, or a borrow, until it is granted, refused, or the time to wait is over. If
     /// this is dropped meanwhile, or what it returns, nothing stays granted.
+    ///
+    /// A wait that is cancelled ends with one more try, which does not wait: the server answers
+    /// what it has granted to the others, or takes them out of its queue.
     pub(crate) async fn acquire(
         &self,
         kind: Kind,
         claim: Value,
         ttl: Duration,
         wait: Duration,
+        cancel: Option<Cancel>,
     ) -> Result<(Value, Untaken), Error> {
         let attempt = Arc::new(Attempt { kind, claim, ttl, tag: unique() });
         let (client, given_up) = (self.clone(), Arc::clone(&attempt));
         let untaken =
             Untaken::new(&self.transport, async move { client.give_back(&given_up).await });
-        match self.acquire_once(&attempt, wait).await {
+        let mut waited = pin!(self.acquire_once(&attempt, wait));
+        let answer = loop {
+            let Some(cancel) = &cancel else { break waited.await };
+            match timeout(CANCEL_POLL, &mut waited).await {
+                Ok(answer) => break answer,
+                Err(_) if !cancel.is_cancelled() => {}
+                Err(_) => {
+                    let last = self.acquire_once(&attempt, Duration::ZERO);
+                    let unreached = || Error::Unreachable("the wait was cancelled".into());
+                    break timeout(LAST_TRY, last).await.unwrap_or_else(|_| Err(unreached()));
+                }
+            }
+        };
+        match answer {
             Ok(value) => Ok((value, untaken)),
             Err(error) => {
                 untaken.taken();
@@ -420,10 +442,15 @@ impl<M: Mode> Client<M> {
     }
 
     /// Ends any holder's lease on a slot of the pool that has this name. Returns whether the slot
-    /// was lent out under this token; [`slots`](Client::slots) shows both.
+    /// was lent out under this token; [`slots`](Client::slots) shows both. If the answer is lost,
+    /// it is asked for again: then a lease that is over was ended by the first request.
     pub fn break_slot(&self, name: &str, position: i64, token: i64) -> M::Answer<bool> {
         let body = json!({ "name": name, "position": position, "token": token });
-        self.ask_once("slot/break", body, |value| value["returned"].as_bool())
+        self.ask("slot/break", body, |reply| {
+            let is_repeated = reply.is_repeated;
+            let was_lent = reply.done()?["returned"].as_bool().ok_or_else(nonsense)?;
+            Ok(was_lent || is_repeated)
+        })
     }
 }
 

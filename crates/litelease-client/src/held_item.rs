@@ -66,7 +66,7 @@ impl<M: Mode> Queue<M> {
             expires_at_ms: from_now(item.expires_in),
         };
         let lasts = (item.expires_in < visibility).then_some(item.expires_in);
-        let granted = Granted { lease, secret: item.receipt.clone(), lasts, attach: None };
+        let granted = Granted { secret: item.receipt.clone(), lasts, ..Granted::whole(lease) };
         let acquired = Acquired { granted, start: item.start };
         let rows = || Ok(Box::new(ServerRows::new(self.client(), Kind::Delivery)) as _);
         keep(&home, acquired, visibility, rows)

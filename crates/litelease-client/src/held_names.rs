@@ -49,10 +49,11 @@ impl HeldNames {
             let (stream, same) = (Arc::clone(&self.streams), Arc::clone(&transport));
             let task = transport.start(async move {
                 let _stream = stream;
-                if has_ended_early(&same, &lease).await {
+                watch(&same, &lease, || {
                     let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner);
                     notice.iter().for_each(|notice| notice.changed(Some(&lease.name), None));
-                }
+                })
+                .await;
             });
             // Without it, renewals tell.
             Box::new(task.map(EndsWithOwner))
@@ -60,8 +61,10 @@ impl HeldNames {
     }
 }
 
-/// Waits until this grant is no longer current. Returns false if the server refuses the stream.
-async fn has_ended_early(transport: &Transport, grant: &Lease) -> bool {
+/// Calls `changed` whenever this grant is no longer current, until the server refuses the stream.
+///
+/// It goes on after that: a replica that lags behind does not know the grant yet.
+async fn watch(transport: &Transport, grant: &Lease, changed: impl Fn()) {
     let (mut pause, path) = (PAUSES.0, path_of_name(&grant.name));
     loop {
         sleep(pause).await;
@@ -70,7 +73,7 @@ async fn has_ended_early(transport: &Transport, grant: &Lease) -> bool {
             Ok(stream) => stream,
             Err(Outcome::Unknown(_) | Outcome::Unreached(_)) => continue,
             // The access key may not watch.
-            Err(_) => return false,
+            Err(_) => return,
         };
         let mut events = Events::default();
         while let Some(line) = stream.line().await
@@ -79,7 +82,7 @@ async fn has_ended_early(transport: &Transport, grant: &Lease) -> bool {
             pause = PAUSES.0;
             let is_current = |lease: &Lease| lease.token == grant.token;
             if news.is_some_and(|news| !news.live.iter().any(is_current)) {
-                return true;
+                changed();
             }
         }
     }

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use litelease_hold::{
-    Acquired, Clock, Granted, HoldError, HolderKind, Home, Identity, Lost, NoKeeper, SystemClock,
-    Window, keep,
+    Acquired, Cancel, Clock, Granted, HoldError, HoldLimits, HolderKind, Home, Identity, Lost,
+    NoKeeper, SystemClock, Window, keep,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -31,17 +31,39 @@ pub struct HoldOptions {
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
     pub(crate) owner: Option<String>,
+    pub(crate) limits: HoldLimits,
+    pub(crate) cancel: Option<Cancel>,
 }
 
 impl HoldOptions {
     /// Returns options that do not wait, with an owner text that names this process.
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO, owner: None }
+        let (wait, limits) = (Duration::ZERO, HoldLimits::default());
+        HoldOptions { ttl, wait, owner: None, limits, cancel: None }
     }
 
     /// Waits for the name, first come, first served.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
+        self
+    }
+
+    /// Renews only while [`progress`](litelease_hold::Held::progress) is noted within this time.
+    /// The hold keeps this limit itself; one that the server keeps is [`Client::limit`].
+    pub fn progress_within(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.limits.progress_within = time.into();
+        self
+    }
+
+    /// Holds for this long at the most. The hold keeps this limit itself, too.
+    pub fn max_time(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.limits.max_time = time.into();
+        self
+    }
+
+    /// Ends the wait early when this is cancelled: the client leaves the queue of the server.
+    pub fn cancel(mut self, cancel: Cancel) -> Self {
+        self.cancel = Some(cancel);
         self
     }
 
@@ -91,13 +113,13 @@ impl<M: Mode> Client<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn hold(&self, name: &str, options: HoldOptions) -> M::Answer<Held<M>> {
-        let HoldOptions { ttl, wait, owner } = options;
         // The server knows no processes of other machines, so this owner is never judged dead.
-        let owner = owner.unwrap_or_else(|| Identity::new(HolderKind::Claim).to_string());
+        let owner = || Identity::new(HolderKind::Claim).to_string();
+        let owner = options.owner.clone().unwrap_or_else(owner);
         let (client, name) = (self.clone(), name.to_owned());
         M::obtain(&self.transport, async move {
             let claim = json!({ "name": name, "owner": owner });
-            let (held, _, taken) = client.acquire_held(Kind::Name, &name, claim, ttl, wait).await?;
+            let (held, _, taken) = client.acquire_held(Kind::Name, &name, claim, options).await?;
             Ok((held, taken))
         })
     }
@@ -108,14 +130,16 @@ impl<M: Mode> Client<M> {
         kind: Kind,
         name: &str,
         claim: Value,
-        ttl: Duration,
-        wait: Duration,
+        options: HoldOptions,
     ) -> Result<(Held<M>, Value, Untaken), Error> {
-        Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
+        let HoldOptions { ttl, wait, limits, cancel, .. } = options;
+        // What is granted ends with the limit, too.
+        let first = limits.first(ttl);
+        Window::new(first).ok_or(Error::TtlTooShort(first))?;
         // A process without a keeper claims nothing.
         let home = self.home(&kind).map_err(HoldError::<Error>::from)?;
         let start = SystemClock.now();
-        let (answer, untaken) = self.acquire(kind.clone(), claim, ttl, wait).await?;
+        let (answer, untaken) = self.acquire(kind.clone(), claim, first, wait, cancel).await?;
         let (lease, secret) = kind.granted(name, &answer).ok_or_else(nonsense)?;
         let Client { transport, held_names, .. } = self.clone();
         let attach = match kind {
@@ -124,7 +148,7 @@ impl<M: Mode> Client<M> {
         };
         let lasts = (lease.expires_in < ttl).then_some(lease.expires_in);
         let release = kind.request("release", name, &secret, None, TAKE_BACK);
-        let granted = Granted { lease: (&lease).into(), secret, lasts, attach };
+        let granted = Granted { lease: (&lease).into(), secret, lasts, limits, attach };
         let rows = ServerRows::new(self, kind);
         let taken = untaken.taken();
         let keep = move || {

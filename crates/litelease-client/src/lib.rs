@@ -54,7 +54,7 @@ pub use client::{Client, Grant, Lease};
 pub use error::Error;
 pub use held_item::HeldItem;
 pub use hold::{Held, HoldOptions};
-pub use litelease_hold::{Loss, LossSignal, Lost, WorkOptions, WorkerCounts};
+pub use litelease_hold::{Cancel, Loss, LossSignal, Lost, WorkOptions, WorkerCounts};
 pub use look::{KnownName, Name, News, PoolOfName, SlotInfo, Watch};
 pub use mode::{Async, AsyncClient, Blocking, Mode};
 pub use payload::{Checkpoint, Request};

@@ -18,7 +18,7 @@ pub(crate) const RETRY: Duration = Duration::from_secs(30);
 pub(crate) struct Reply {
     answer: Result<Value, Value>,
     /// An earlier try of the same request may have been done.
-    is_repeated: bool,
+    pub(crate) is_repeated: bool,
     /// It is about a receipt, and not about a grant.
     is_of_queue: bool,
 }

@@ -104,10 +104,9 @@ impl<M: Mode> Client<M> {
         claim: Value,
         options: HoldOptions,
     ) -> M::Answer<Slot<M>> {
-        let HoldOptions { ttl, wait, .. } = options;
         let (client, name) = (self.clone(), name.to_owned());
         M::obtain(&self.transport, async move {
-            let acquired = client.acquire_held(kind, &name, claim, ttl, wait).await?;
+            let acquired = client.acquire_held(kind, &name, claim, options).await?;
             let (held, answer, taken) = acquired;
             let position = answer["position"].as_i64().ok_or_else(nonsense)?;
             Ok((Slot { held, position }, taken))

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_hold::{
-    Acquired, Attached, Claimed, Clock, Granted, Held, HolderKind, Home, Identity, Liveness,
-    NoKeeper, Place, Rows, Wish, acquire, hold, keep,
+    Acquired, Attached, Cancel, Claimed, Clock, Granted, Held, HoldLimits, HolderKind, Home,
+    Identity, Liveness, NoKeeper, Place, Rows, Wish, acquire, hold, keep,
 };
 
 use crate::change::Answered;
@@ -51,8 +51,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Options of a hold.
 ///
-/// They are those of a hold in a file, less what only files have: values, limits, progress and
-/// requests.
+/// They are those of a hold in a file, less what only files have: values and requests.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,18 +65,39 @@ pub struct HoldOptions {
     ttl: Duration,
     wait: Duration,
     kind: HolderKind,
+    limits: HoldLimits,
+    cancel: Option<Cancel>,
 }
 
 impl HoldOptions {
     /// Returns options for a hold whose renewals last `ttl` each, and which does not wait for the
     /// name.
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO, kind: HolderKind::Hold }
+        let (kind, limits) = (HolderKind::Hold, HoldLimits::default());
+        HoldOptions { ttl, wait: Duration::ZERO, kind, limits, cancel: None }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
     pub fn wait(self, wait: Duration) -> Self {
         HoldOptions { wait, ..self }
+    }
+
+    /// Renews only while [`progress`](Held::progress) is noted within this time. The hold keeps
+    /// this limit itself.
+    pub fn progress_within(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.limits.progress_within = time.into();
+        self
+    }
+
+    /// Holds for this long at the most. The hold keeps this limit itself.
+    pub fn max_time(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.limits.max_time = time.into();
+        self
+    }
+
+    /// Ends the wait early when this is cancelled.
+    pub fn cancel(self, cancel: Cancel) -> Self {
+        HoldOptions { cancel: Some(cancel), ..self }
     }
 
     /// Names a process group that does the work. If this process dies, a successor on this machine
@@ -114,11 +134,12 @@ impl Cluster {
     /// # }
     /// ```
     pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, HoldError> {
-        let HoldOptions { ttl, wait, kind } = options;
+        let HoldOptions { ttl, wait, kind, limits, cancel } = options;
         let cluster = Cluster { when: None, ..self.clone() };
         let owner = Identity::new(kind).to_string();
         let mut place = ClusterPlace { cluster: &cluster, version: 0, left_ms: 0 };
-        hold(&mut place, &Wish::new(name, &owner, ttl), ttl, wait)
+        let wish = Wish { limits, cancel: cancel.as_ref(), ..Wish::new(name, &owner, ttl) };
+        hold(&mut place, &wish, ttl, wait)
     }
 
     /// Claims like [`claim`](Cluster::claim), but waits until the name is free. Returns `Busy`
@@ -245,7 +266,15 @@ impl Place for ClusterPlace<'_> {
         let longest = if is_near(&current.owner) { POLL_NEAR } else { POLL };
         let over = Duration::from_millis(u64::try_from(self.left_ms).unwrap_or(0).max(1));
         let time = over.min(longest).min(at_most);
-        self.cluster.shared.engine.nap(wish.name, self.version, time);
+        let (engine, version) = (Arc::clone(&self.cluster.shared.engine), self.version);
+        match wish.cancel {
+            None => engine.nap(wish.name, version, time),
+            Some(cancel) => {
+                let name = wish.name.to_owned();
+                let napped = cancel.unless_cancelled(move || engine.nap(&name, version, time));
+                napped.unwrap_or_else(|| cancel.sleep(PAUSE));
+            }
+        }
     }
 
     fn pause(&mut self, error: &Error, at_most: Duration) -> bool {

@@ -53,7 +53,7 @@ pub use litelease_core::{
     BreakResult, ClaimResult, GrantRef, Lease, LeaseRow, Reason, ReleaseResult, RenewResult,
     Status, TransferResult,
 };
-pub use litelease_hold::{Held, Identity, Loss, LossSignal, Lost};
+pub use litelease_hold::{Cancel, Held, Identity, Loss, LossSignal, Lost};
 pub use memory::{MemoryEngine, MemoryRows};
 #[doc(hidden)]
 pub use recall::Recall;

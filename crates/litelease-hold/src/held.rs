@@ -51,12 +51,14 @@ pub fn hold<P: Place>(
     for ttl in [ttl, wish.ttl] {
         Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
     }
+    let wish = &Wish { ttl: wish.limits.first(wish.ttl), ..*wish };
     // A process without a keeper claims nothing.
     let home = place.home()?;
     let acquired = match acquire(place, wish, wait) {
         Ok(Ok(mut acquired)) => {
             let is_cut = wish.ttl < ttl;
             acquired.granted.lasts = acquired.granted.lasts.or(is_cut.then_some(wish.ttl));
+            acquired.granted.limits = wish.limits;
             acquired
         }
         Ok(Err(current)) => return Err(HoldError::Busy(current)),
@@ -82,15 +84,18 @@ pub fn keep<E>(
 ) -> Result<Held, HoldError<E>> {
     let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
     let Acquired { granted, start } = acquired;
-    let Granted { lease, secret, lasts, attach } = granted;
+    let Granted { lease, secret, lasts, limits, attach } = granted;
     let Lease { name, owner, token, expires_at_ms } = lease;
     let grant = HeldGrant { name, owner, token, ttl, secret };
     let group = home.keeper.group(&home.key, rows).map_err(HoldError::Lease)?;
     let granted = Renewal { expires_at_ms, granted: lasts };
+    let first = HeldGrant { ttl: limits.first(ttl), ..grant.clone() };
     let (start, granted) = group
-        .first_trust(&grant, window, start, granted)
+        .first_trust(&first, window, start, granted)
         .map_err(|reason| Lost { name: grant.name.clone(), reason })?;
-    let kept = home.keeper.add(group, Hold::new(grant, window, start, granted));
+    let granted = if first.ttl < ttl { granted.at_most(first.ttl) } else { granted };
+    let hold = Hold::new(grant, window, start, granted).limited(limits, start);
+    let kept = home.keeper.add(group, hold);
     let mut held = Held { kept, is_released: false, _attached: NotShown(None) };
     held.check()?;
     held._attached = NotShown(attach.map(|attach| attach()));
@@ -206,7 +211,8 @@ impl Held {
     /// now, and ends the hold. Returns the requester's grant. The two do not overlap: stop the work
     /// before.
     ///
-    /// If there is no request, or it cannot be done, the hold comes back with the error.
+    /// If there is no request, or it cannot be done, the hold comes back with the error. If the
+    /// place is locked, this tries for a few seconds, and never longer than the lease is trusted.
     #[allow(clippy::result_large_err)] // the hold comes back
     pub fn hand_over<E>(mut self, ttl: Duration) -> Result<Lease, (Held, HoldError<E>)> {
         match self.kept.hand_over(ttl, RELEASE) {

@@ -1,11 +1,12 @@
 //! One held grant: how long it is trusted, and the notice that it is lost.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use litelease_core::GrantRef;
+use litelease_core::{GrantRef, Limits};
 
 use crate::Loss;
 
@@ -38,6 +39,41 @@ impl<'a> From<&'a HeldGrant> for GrantRef<'a> {
     fn from(grant: &'a HeldGrant) -> Self {
         GrantRef { name: &grant.name, token: grant.token, owner: Some(&grant.owner) }
     }
+}
+
+/// The limits that a hold keeps itself, where its place stores none: it does not renew past them.
+///
+/// So they end with the process of the hold, and others do not see them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldLimits {
+    /// Renews only if the holder made progress within this time.
+    pub progress_within: Option<Duration>,
+    /// Holds for this long at the most.
+    pub max_time: Option<Duration>,
+}
+
+impl HoldLimits {
+    /// Returns how long the first grant may last, if `ttl` is asked for.
+    pub fn first(self, ttl: Duration) -> Duration {
+        self.max_time.map_or(ttl, |time| time.min(ttl))
+    }
+
+    /// Returns the limits of a grant that begins at `now`, by the rule for stored ones. Their times
+    /// are on the clock of the hold.
+    fn begin(self, token: i64, now: Duration) -> Option<Limits> {
+        let HoldLimits { progress_within, max_time } = self;
+        if self == HoldLimits::default() {
+            return None;
+        }
+        let end = max_time.map(|time| in_ms(now.saturating_add(time)));
+        // A time of less than a millisecond is one.
+        let within = progress_within.map(|time| in_ms(time).max(1));
+        Limits::new(token, within, end, in_ms(now)).ok()
+    }
+}
+
+fn in_ms(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// The trust window: how long a grant is trusted after a renewal has *begun*. That is the ttl less
@@ -153,6 +189,12 @@ pub struct Renewal {
 }
 
 impl Renewal {
+    /// Returns the renewal, which was asked for `ttl` only.
+    pub(crate) fn at_most(self, ttl: Duration) -> Self {
+        let granted = Some(self.granted.map_or(ttl, |granted| granted.min(ttl)));
+        Renewal { granted, ..self }
+    }
+
     /// Returns a renewal by the whole ttl.
     pub fn whole(expires_at_ms: i64) -> Self {
         Renewal { expires_at_ms, granted: None }
@@ -189,6 +231,8 @@ struct State {
     due: Duration,
     /// The end of the window of a renewal inside an open transaction of the holder.
     pending_until: Option<Duration>,
+    /// The limits that the hold keeps itself.
+    limits: Option<Limits>,
     /// The last renewal was granted less than the ttl: its end is near.
     is_cut: bool,
     /// When the holder last made progress that is not stored yet.
@@ -218,6 +262,7 @@ impl Hold {
             trusted_until: window.end_of(start, granted.granted),
             expires_at_ms: granted.expires_at_ms,
             is_cut: granted.granted.is_some(),
+            limits: None,
             progress: None,
             due: start + window.interval(granted.granted),
             pending_until: None,
@@ -230,6 +275,25 @@ impl Hold {
         };
         let pid = std::process::id();
         Hold { grant, window, pid, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Sets limits that the hold keeps itself from `now` on.
+    pub fn limited(self, limits: HoldLimits, now: Duration) -> Self {
+        self.state().limits = limits.begin(self.grant.token, now);
+        self
+    }
+
+    /// Returns the grant as it is to be renewed at `now`, for less than its ttl if it is to end
+    /// before. Fails if a limit of the hold refuses that.
+    pub(crate) fn to_renew(&self, now: Duration) -> Result<Cow<'_, HeldGrant>, Loss> {
+        let (grant, now_ms) = (&self.grant, in_ms(now));
+        let Some(limits) = self.state().limits else { return Ok(Cow::Borrowed(grant)) };
+        if let Some(reason) = limits.refusal(now_ms) {
+            return Err(Loss::from_rejection(grant.token, reason, None, Loss::Expired));
+        }
+        let left_ms = limits.cut(now_ms.saturating_add(in_ms(grant.ttl))).saturating_sub(now_ms);
+        let ttl = grant.ttl.min(Duration::from_millis(left_ms.unsigned_abs()));
+        Ok(Cow::Owned(HeldGrant { ttl, ..grant.clone() }))
     }
 
     /// Returns the grant.
@@ -337,7 +401,10 @@ impl Hold {
     /// once if the last one was refused for want of it. Returns whether the keeper must hurry.
     pub(crate) fn progress(&self, now: Duration) -> bool {
         let mut state = self.state();
-        state.progress = Some(now);
+        match &mut state.limits {
+            Some(limits) => limits.progress_at_ms = in_ms(now),
+            None => state.progress = Some(now),
+        }
         let is_waited_for = state.trouble == Some(Loss::NoProgress);
         if is_waited_for {
             state.due = state.due.min(now);

@@ -347,19 +347,28 @@ impl Group {
         let mut rows = locked(&self.rows);
         let start = clock.now();
         let batch: Vec<_> = holds.iter().filter(|hold| hold.is_due(start, true)).collect();
-        let due: Vec<Due<'_>> = batch
-            .iter()
-            .map(|hold| Due {
-                grant: hold.grant(),
+        let asked: Vec<_> = batch.iter().map(|hold| hold.to_renew(start)).collect();
+        let due = batch.iter().zip(&asked).filter_map(|(hold, grant)| {
+            Some(Due {
+                grant: grant.as_ref().ok()?,
                 progress: hold.unsaved_progress(start),
                 trusted_for: hold.trusted_until().saturating_sub(start),
                 answer_within: back_by.saturating_sub(start),
             })
-            .collect();
-        let answers = rows.renew(&due);
+        });
+        let due: Vec<Due<'_>> = due.collect();
+        let mut answers = if due.is_empty() { Vec::new() } else { rows.renew(&due) }.into_iter();
         drop(rows);
         let now = clock.now();
-        for (hold, answer) in batch.iter().zip(answers) {
+        for (hold, grant) in batch.iter().zip(&asked) {
+            let answer = match grant {
+                Ok(grant) if grant.ttl < hold.grant().ttl => {
+                    answers.next().map(|answer| answer.map(|renewal| renewal.at_most(grant.ttl)))
+                }
+                Ok(_) => answers.next(),
+                Err(limit) => Some(Err(limit.clone())),
+            };
+            let Some(answer) = answer else { continue };
             let granted = answer.as_ref().ok().and_then(|renewal| renewal.granted);
             let interval = hold.window().interval(granted);
             hold.settle(start, now, answer, start + interval - jitter(interval, start));
@@ -436,16 +445,19 @@ impl Kept {
 
     /// Hands the grant to the owner that has requested it, for `ttl`, and ends the hold. Returns
     /// none if there is no request; then the hold goes on. If the place is still locked after
-    /// `time`, returns the error.
+    /// `time`, or when the lease is lost, returns the error.
     pub fn hand_over(&self, ttl: Duration, time: Duration) -> Result<Option<Lease>, Loss> {
         if self.hold.is_forked() {
             return Err(Loss::Forked);
         }
-        let (clock, begin) = (&self.group.clock, self.group.clock.now());
+        let clock = &self.group.clock;
+        let end = clock.now().saturating_add(time);
+        // The caller may be the thread that is to report the loss.
+        let has_time = |now| now < end && self.hold.check(now).is_ok();
         loop {
             let mut rows = locked(&self.group.rows);
             match rows.hand_over(self.hold.grant(), ttl) {
-                Err(trouble) if trouble.may_pass() && clock.now() < begin + time => {
+                Err(trouble) if trouble.may_pass() && has_time(clock.now()) => {
                     drop(rows);
                     clock.sleep(CALLER_PAUSE);
                 }

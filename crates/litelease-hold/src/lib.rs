@@ -22,12 +22,15 @@
 //! - A renewal that fails, or whose answer is late or lost, changes nothing: the keeper tries again
 //!   until the window is over.
 //! - A renewal that is granted less than the ttl prolongs trust by what was granted.
+//! - A hold with limits of its own ([`HoldLimits`]) refuses itself the renewals past them, and is
+//!   lost at the end of its window.
 //! - While a transaction of the holder's own that renews the lease is open, the hold is neither
 //!   trusted nor lost after the end of its window: the COMMIT decides.
 //! - A hold that is lost stays lost, whatever the place says later.
 
 #[cfg_attr(not(target_os = "linux"), path = "bell_elsewhere.rs")]
 mod bell;
+mod cancel;
 mod clock;
 #[cfg(feature = "file")]
 pub mod file;
@@ -49,9 +52,10 @@ mod watch;
 mod worker;
 
 pub use bell::Bell;
+pub use cancel::Cancel;
 pub use clock::{Clock, SystemClock};
 pub use held::{Held, abandon, end, held_from, hold, hold_of, keep};
-pub use hold::{HandoverRequest, HeldGrant, Hold, Renewal, Window};
+pub use hold::{HandoverRequest, HeldGrant, Hold, HoldLimits, Renewal, Window};
 pub use hold_error::HoldError;
 pub use identity::{HolderKind, Identity, Liveness, PidScope, short_owner, unique};
 pub use keeper::{Keeper, Kept};

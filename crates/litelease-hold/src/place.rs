@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use litelease_core::Lease;
 
-use crate::{Clock, DeathCheck, Keeper, NoKeeper, Rows};
+use crate::{Cancel, Clock, DeathCheck, HoldLimits, Keeper, NoKeeper, Rows};
 
 /// The verbs of a place that the thread uses that asks for a grant. The keeper's thread uses
 /// [`Rows`].
@@ -89,13 +89,31 @@ pub struct Wish<'a> {
     pub request: Option<Duration>,
     /// No other grant uses the owner text. Otherwise nothing is taken back by it.
     pub is_owner_unique: bool,
+    /// The limits that the hold keeps.
+    pub limits: HoldLimits,
+    /// Ends the wait early: the place observes it wherever it waits.
+    pub cancel: Option<&'a Cancel>,
 }
 
 impl<'a> Wish<'a> {
     /// Returns the wish for a claim and nothing else.
     pub fn new(name: &'a str, owner: &'a str, ttl: Duration) -> Self {
-        let wait = Duration::ZERO;
-        Wish { name, owner, ttl, wait, dead: None, request: None, is_owner_unique: true }
+        Wish {
+            name,
+            owner,
+            ttl,
+            wait: Duration::ZERO,
+            dead: None,
+            request: None,
+            limits: HoldLimits::default(),
+            cancel: None,
+            is_owner_unique: true,
+        }
+    }
+
+    /// Checks whether the wait is to end.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(Cancel::is_cancelled)
     }
 }
 
@@ -117,6 +135,8 @@ pub struct Granted {
     pub secret: String,
     /// How long it lasts, if less than the ttl was granted.
     pub lasts: Option<Duration>,
+    /// The limits that the hold keeps.
+    pub limits: HoldLimits,
     /// Called when the keeper has the grant: makes something that lives as long as the hold, such
     /// as a watch on its name.
     pub attach: Option<Attach>,
@@ -131,7 +151,8 @@ pub type Attached = Box<dyn Any + Send + Sync>;
 impl Granted {
     /// Returns a grant of the whole ttl whose owner text is its proof.
     pub fn whole(lease: Lease) -> Self {
-        Granted { lease, secret: String::new(), lasts: None, attach: None }
+        let limits = HoldLimits::default();
+        Granted { lease, secret: String::new(), lasts: None, limits, attach: None }
     }
 }
 
@@ -151,8 +172,8 @@ pub struct Acquired {
     pub start: Duration,
 }
 
-/// Claims a name, and waits for it for at most `wait`. Returns the lease that is in the way if that
-/// was not enough.
+/// Claims a name, and waits for it for at most `wait`, or until that is cancelled. Returns the
+/// lease that is in the way if that was not enough.
 pub fn acquire<P: Place>(
     place: &mut P,
     wish: &Wish<'_>,
@@ -178,10 +199,19 @@ pub fn acquire<P: Place>(
             claimed = requests.follow(place, wish, current, start);
         }
         let left = left(clock.now());
+        let has_waited = match &claimed {
+            Ok(Claimed::Busy(current)) if !left.is_zero() => {
+                place.wait(wish, current, left);
+                true
+            }
+            Err(error) if !left.is_zero() => place.pause(error, left),
+            _ => false,
+        };
+        if has_waited && !wish.is_cancelled() {
+            continue;
+        }
         match claimed {
             Ok(Claimed::Granted(granted)) => return Ok(Ok(Acquired { granted, start })),
-            Ok(Claimed::Busy(current)) if !left.is_zero() => place.wait(wish, &current, left),
-            Err(error) if !left.is_zero() && place.pause(&error, left) => {}
             claimed if wish.request.is_none() => return ended(claimed, start),
             claimed => {
                 // If this fails, the request lapses by itself.

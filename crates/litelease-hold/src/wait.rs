@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::watch::watch;
-use crate::{Bell, Identity};
+use crate::{Bell, Cancel, Identity};
 
 /// A waiter checks this often even without a wake-up.
 const SLOW_POLL: Duration = Duration::from_millis(500);
+
+/// The same where nothing can wake it.
+const POLL_WITHOUT_NOTIFY: Duration = Duration::from_millis(100);
 
 /// Returns how long a waiter may sleep before it checks again: until the holder's lease ends or
 /// its own deadline, and never long, since a wake-up is only a hint.
@@ -69,8 +72,19 @@ impl Waiter {
     pub fn nap(&self, heard: u32, time: Duration) {
         match &self.bell {
             Some(bell) => bell.listen(heard, time),
-            // Nothing can wake it, so it checks more often.
-            None => std::thread::sleep(time.min(Duration::from_millis(100))),
+            None => std::thread::sleep(time.min(POLL_WITHOUT_NOTIFY)),
+        }
+    }
+
+    /// Sleeps like [`nap`](Waiter::nap), and at most until the wait is cancelled.
+    pub fn nap_unless(&self, cancel: Option<&Cancel>, heard: u32, time: Duration) {
+        let goes_on = match (cancel, &self.bell) {
+            (Some(cancel), Some(bell)) => cancel.rings(bell),
+            (Some(cancel), None) => return cancel.sleep(time.min(POLL_WITHOUT_NOTIFY)),
+            (None, _) => true,
+        };
+        if goes_on {
+            self.nap(heard, time);
         }
     }
 }

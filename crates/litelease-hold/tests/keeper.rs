@@ -41,7 +41,7 @@ impl Rows for Locked {
     }
 
     fn hand_over(&mut self, _: &HeldGrant, _: Duration) -> Result<Option<Lease>, Loss> {
-        Ok(None)
+        Err(Loss::BlockedByWriter { pid: None })
     }
 
     fn listen(&mut self, _: Notice) {}
@@ -141,4 +141,44 @@ fn no_renewal_keeps_the_keeper_from_reporting_the_loss_of_another_hold() {
     keeper.step();
     // 3 s less a tenth.
     assert_eq!(*long.answer_within.lock().unwrap(), [Duration::from_millis(2700)]);
+}
+
+/// A clock that only sleeping moves on.
+#[derive(Default)]
+struct Stepped(Mutex<Duration>);
+
+impl Clock for Stepped {
+    fn now(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+
+    fn sleep(&self, time: Duration) {
+        *self.0.lock().unwrap() += time;
+    }
+}
+
+/// A handover tried for five seconds, on the thread that was to report the loss: the holder of a
+/// lease of one second heard of it three seconds late.
+#[test]
+fn a_handover_on_a_locked_place_returns_when_the_lease_is_lost() {
+    let (clock, second) = (Arc::new(Stepped::default()), Duration::from_secs(1));
+    let keeper = Arc::new(Keeper::new(clock.clone()));
+    let hold = hold("x", second, clock.now());
+    let kept = keeper.keep("place", hold, || open(&Locked::default())).unwrap();
+    assert!(kept.hand_over(second, 5 * second).is_err());
+    // 1 s less a tenth.
+    assert_eq!(clock.now(), Duration::from_millis(900));
+    assert!(kept.check().is_err());
+}
+
+/// One that is trusted for longer is tried for as long as its caller says.
+#[test]
+fn a_handover_on_a_locked_place_leaves_a_lease_that_is_trusted_with_its_holder() {
+    let clock = Arc::new(Stepped::default());
+    let keeper = Arc::new(Keeper::new(clock.clone()));
+    let hold = hold("x", TTL, clock.now());
+    let kept = keeper.keep("place", hold, || open(&Locked::default())).unwrap();
+    assert!(kept.hand_over(TTL, Duration::from_secs(5)).is_err());
+    assert_eq!(clock.now(), Duration::from_secs(5));
+    assert_eq!(kept.check(), Ok(()));
 }

@@ -173,6 +173,49 @@ pub fn ended(command: &mut Command) -> Output {
     child.wait_with_output().expect("its output")
 }
 
+/// Runs commands with limits, and expects that each is ended when its own limit says so and for
+/// that reason, and that none is that keeps within it. `words` come after `run`.
+pub fn limits_end_commands(command: &dyn Fn(&[&str]) -> Command, words: &[&str]) {
+    let start = |limits: &str, name: &str, script: &str| {
+        let limits: Vec<&str> = limits.split(' ').collect();
+        let mut run =
+            command(&[&["run"], words, &limits, &[name, "--", "sh", "-c", script]].concat());
+        run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        Run { child: run.spawn().unwrap() }
+    };
+    let progress = "--ttl 2s --kill-grace 200ms --progress-within 1s";
+    let end = "--ttl 3s --kill-grace 500ms --max-time 4s";
+    let deaf = "trap '' TERM; while :; do sleep 0.05; done";
+    // Longer than its time and one ttl.
+    let works = "end=$(($(date +%s) + 4)); while [ $(date +%s) -lt $end ]; do \
+                 litelease progress || exit 99; sleep 0.1; done";
+    let stuck = [
+        (start(progress, "stuck", "exec sleep 600"), "stuck: no progress was made"),
+        (start(progress, "deaf", deaf), "deaf: no progress was made"),
+        (start(end, "long", "exec sleep 600"), "long: the time that it may be held is up"),
+        (start(end, "deaf-long", deaf), "deaf-long: the time that it may be held is up"),
+    ];
+    let good = [
+        start(progress, "works", works),
+        start("--ttl 60s --kill-grace 100ms --max-time 20s", "short", "true"),
+    ];
+    for (run, why) in stuck {
+        let (code, errors) = run.end();
+        assert!(
+            code == 75 && errors.contains(&format!("lost the lease on {why}")),
+            "{code} {errors}"
+        );
+    }
+    for run in good {
+        assert_eq!(run.end(), (0, String::new()));
+    }
+    // They leave nothing behind.
+    for name in ["stuck", "deaf", "long", "deaf-long", "works", "short"] {
+        let mut next = command(&[&["run", "-n"], words, &[name, "--", "true"]].concat());
+        assert_eq!(told(&ended(&mut next)).0, 0, "{name}");
+    }
+}
+
 /// Sends a signal to a process, or to a group if the number is negative.
 pub fn kill(pid: i32, signal: i32) {
     // SAFETY: no pointers are involved.

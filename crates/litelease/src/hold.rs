@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use litelease_hold::file::{DatabaseFile, FilePlace, More, granted, loss};
 use litelease_hold::{
-    Clock, HandoverRequest, Hold, HolderKind, Identity, Kept, Renewal, SystemClock, Wish,
+    Cancel, Clock, HandoverRequest, Hold, HolderKind, Identity, Kept, Renewal, SystemClock, Wish,
     held_from, hold, hold_of,
 };
 use rusqlite::ToSql;
@@ -32,13 +32,14 @@ type Result<T, E = HoldError> = std::result::Result<T, E>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct HoldOptions {
-    ttl: Duration,
-    wait: Duration,
-    kind: HolderKind,
-    value: Option<Value>,
-    progress_within: Option<Duration>,
-    max_time: Option<Duration>,
-    request: Option<Duration>,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) kind: HolderKind,
+    pub(crate) value: Option<Value>,
+    pub(crate) progress_within: Option<Duration>,
+    pub(crate) max_time: Option<Duration>,
+    pub(crate) request: Option<Duration>,
+    pub(crate) cancel: Option<Cancel>,
 }
 
 /// A lease that is kept alive in the background until this is dropped; then it is released, also on
@@ -86,12 +87,29 @@ impl HoldOptions {
             progress_within: None,
             max_time: None,
             request: None,
+            cancel: None,
         }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
     pub fn wait(self, wait: Duration) -> Self {
         HoldOptions { wait, ..self }
+    }
+
+    /// Ends the wait early when this is cancelled.
+    ///
+    /// ```
+    /// # litelease_doctest::file!(db);
+    /// # let _held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// let cancel = Cancel::default();
+    /// let options = HoldOptions::new(Duration::from_secs(60)).wait(Duration::MAX);
+    /// let ctrl_c = cancel.clone();
+    /// std::thread::spawn(move || ctrl_c.cancel());
+    /// assert!(matches!(db.hold("books", options.cancel(cancel)), Err(HoldError::Busy(_))));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn cancel(self, cancel: Cancel) -> Self {
+        HoldOptions { cancel: Some(cancel), ..self }
     }
 
     /// Names a process group that does the work. If this process dies, a successor waits until that
@@ -120,14 +138,14 @@ impl HoldOptions {
     /// }
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
-    pub fn progress_within(self, time: Duration) -> Self {
-        HoldOptions { progress_within: Some(time), ..self }
+    pub fn progress_within(self, time: impl Into<Option<Duration>>) -> Self {
+        HoldOptions { progress_within: time.into(), ..self }
     }
 
     /// Ends the lease after this time at the latest, however often it is renewed. The limit is
     /// stored in the commit of the claim: see [`limit`](Leases::limit).
-    pub fn max_time(self, time: Duration) -> Self {
-        HoldOptions { max_time: Some(time), ..self }
+    pub fn max_time(self, time: impl Into<Option<Duration>>) -> Self {
+        HoldOptions { max_time: time.into(), ..self }
     }
 
     /// Asks the present holder to give the lease up within this time, while waiting for it: see
@@ -174,7 +192,8 @@ impl LiteleaseRef<'_> {
 
 impl Held {
     fn take(leases: &Leases, name: &str, options: HoldOptions) -> Result<Self> {
-        let HoldOptions { ttl, wait, kind, value, progress_within, max_time, request } = options;
+        let HoldOptions { ttl, wait, kind, value, progress_within, max_time, request, cancel } =
+            options;
         let value = value.as_ref().map(|value| value.to_sql()).transpose()?;
         let value = value.as_ref().map(|value| as_value(value, "a value")).transpose()?;
         let more = More { value, progress_within, max_time };
@@ -182,7 +201,7 @@ impl Held {
         let owner = Identity::new(kind).to_string();
         // What is granted ends with the limit, too.
         let first = max_time.map_or(ttl, |time| time.min(ttl));
-        let wish = Wish { request, ..Wish::new(name, &owner, first) };
+        let wish = Wish { request, cancel: cancel.as_ref(), ..Wish::new(name, &owner, first) };
         let held = hold(&mut place, &wish, ttl, wait)?;
         Ok(Held { held, file: place.file, session: None })
     }

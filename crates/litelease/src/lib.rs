@@ -84,9 +84,9 @@ pub use litelease_core::{
 pub use litelease_core::{
     InvalidPermission, MAX_SHARDS, Permission, Scope, backoff, is_live, leaves_room,
 };
+pub use litelease_hold::{Cancel, Identity, Liveness, Loss, LossSignal, Lost, WorkerCounts};
 #[doc(hidden)]
 pub use litelease_hold::{HolderKind, ProcessGroup};
-pub use litelease_hold::{Identity, Liveness, Loss, LossSignal, Lost, WorkerCounts};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, QueueInfo, Reader,
     RetireResult, Retirement, SlotRow,

@@ -4,11 +4,14 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use litelease_hold::file::{GrantKind, open_rows};
-use litelease_hold::{Acquired, Clock, Granted, Held, SystemClock, Window, keep};
+use litelease_hold::{
+    Acquired, Cancel, Clock, Granted, Held, HoldLimits, SystemClock, Window, keep,
+};
 
 use crate::file::file_of;
 use crate::{
-    BorrowOptions, Borrowed, HoldError, Identity, Lease, Litelease, Lost, Result, SlotInfo, SlotRow,
+    BorrowOptions, Borrowed, HoldError, HoldOptions, Identity, Lease, Litelease, Lost, Result,
+    SlotInfo, SlotRow,
 };
 
 /// A slot that this process holds. Dropping it returns the slot. Made by
@@ -17,7 +20,8 @@ use crate::{
 /// ```
 /// # litelease_doctest::file!(db);
 /// db.pools().register("importers", 2)?;
-/// let slot: HeldSlot = db.hold_slot("importers", Duration::from_secs(30), Duration::ZERO, "")?.unwrap();
+/// let options = HoldOptions::new(Duration::from_secs(30));
+/// let slot: HeldSlot = db.hold_slot("importers", options, "")?.unwrap();
 /// assert_eq!(slot.position(), 0);
 /// slot.check()?;
 /// # Ok::<(), litelease::HoldError>(())
@@ -40,26 +44,32 @@ pub fn pool_of_name(name: &str) -> String {
 const DEATH_CHECK: Duration = Duration::from_millis(250);
 
 impl Litelease {
-    /// Borrows a slot and keeps it alive in the background until it is returned or lost. Waits for
-    /// a free one for at most `wait`; waiters are not queued. Returns `None` if no slot came free.
+    /// Borrows a slot and keeps it alive in the background until it is returned or lost. Returns
+    /// `None` if no slot came free in the time to [wait](HoldOptions::wait); waiters are not
+    /// queued. A slot has no value, no group and no requests, so options for those are ignored. Its
+    /// limits are not stored: the hold keeps them itself.
+    ///
     /// `note` tells operators who and why. If it is the text of an [`Identity`] that holds, as
     /// `litelease run --slots` notes it, a successor takes the slot over when that process is dead.
     ///
     /// ```
     /// # litelease_doctest::file!(db);
     /// db.pools().register("importers", 1)?;
-    /// let ttl = Duration::from_secs(30);
-    /// let slot = db.hold_slot("importers", ttl, Duration::ZERO, "nightly")?;
-    /// assert!(db.hold_slot("importers", ttl, Duration::ZERO, "nightly")?.is_none());
+    /// let options = HoldOptions::new(Duration::from_secs(30));
+    /// let slot = db.hold_slot("importers", options.clone(), "nightly")?;
+    /// assert!(db.hold_slot("importers", options, "nightly")?.is_none());
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn hold_slot(
         &self,
         pool: &str,
-        ttl: Duration,
-        wait: Duration,
+        options: HoldOptions,
         note: &str,
     ) -> std::result::Result<Option<HeldSlot>, HoldError> {
+        let HoldOptions { ttl, wait, cancel, progress_within, max_time, .. } = options;
+        let limits = HoldLimits { progress_within, max_time };
+        let first = limits.first(ttl);
+        Window::new(first).ok_or(HoldError::TtlTooShort(first))?;
         Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
         if self.store().is_in_transaction() {
             return Err(HoldError::InTransaction);
@@ -71,7 +81,7 @@ impl Litelease {
         let (borrowed, start) = loop {
             let (seen, start) = (watch.changes(), SystemClock.now());
             let options = BorrowOptions::new().note(note);
-            if let Some(borrowed) = self.pools().borrow_with(pool, ttl, options)? {
+            if let Some(borrowed) = self.pools().borrow_with(pool, first, options)? {
                 break (borrowed, start);
             }
             if start >= next_death_check {
@@ -81,17 +91,18 @@ impl Litelease {
                 }
             }
             let left = wait.saturating_sub(SystemClock.now().saturating_sub(begin));
-            if left.is_zero() {
+            if left.is_zero() || cancel.as_ref().is_some_and(Cancel::is_cancelled) {
                 return Ok(None);
             }
             let next_ms = self.pools().next_expiry(pool)?.unwrap_or(i64::MAX);
-            watch.wait(seen, next_ms, left);
+            watch.wait_unless(cancel.as_ref(), seen, next_ms, left);
         };
         let Borrowed { lease_id, slot: SlotInfo { position, token, expires_at_ms, .. }, .. } =
             borrowed;
         let owner = format!("slot {position}");
         let lease = Lease { name: pool.into(), owner, token, expires_at_ms };
-        let granted = Granted { secret: lease_id.clone(), ..Granted::whole(lease) };
+        let lasts = (first < ttl).then_some(first);
+        let granted = Granted { secret: lease_id.clone(), lasts, limits, ..Granted::whole(lease) };
         let patience = self.store().connection().busy_timeout();
         let rows = || open_rows(&file, GrantKind::Slots, patience);
         match keep(&home, Acquired { granted, start }, ttl, rows) {

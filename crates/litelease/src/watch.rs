@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use litelease_hold::{Waiter, nap};
+use litelease_hold::{Cancel, Waiter, nap};
 
 use crate::Litelease;
 
@@ -60,9 +60,20 @@ impl Watch {
     /// Waits until something has changed since `seen`, until the Unix time `until_ms`, or for
     /// `timeout`, whichever comes first, and never longer than half a second.
     pub fn wait(&self, seen: u32, until_ms: i64, timeout: Duration) {
+        self.wait_unless(None, seen, until_ms, timeout);
+    }
+
+    /// Waits like [`wait`](Watch::wait), and at most until that is cancelled.
+    pub(crate) fn wait_unless(
+        &self,
+        cancel: Option<&Cancel>,
+        seen: u32,
+        until_ms: i64,
+        timeout: Duration,
+    ) {
         let time = nap(until_ms.saturating_sub(crate::now_ms()), timeout);
         match &self.waiter {
-            Some(waiter) => waiter.nap(seen, time),
+            Some(waiter) => waiter.nap_unless(cancel, seen, time),
             None => std::thread::sleep(time),
         }
     }

@@ -74,8 +74,9 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         on_lost: args.on_lost,
         command: args.command,
         variables: Vec::new(),
+        has_progress_pipe: false,
     };
-    let take = move |_| match pool.hold(options, &note) {
+    let take = move |_, cancel| match pool.hold(options.cancel(cancel), &note) {
         Ok(slot) => Ok(lent("", slot)),
         Err(Error::NoneFree) => {
             Err(Failure::new(code::NO, "Busy", "all slots of the pool are taken"))

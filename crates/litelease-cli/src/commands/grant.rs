@@ -1,10 +1,12 @@
 //! Naming one grant on the command line: a name and its token.
 
 use std::env;
+use std::path::PathBuf;
 
 use litelease::{Lease, Reason};
 use serde_json::json;
 
+use super::run::progress_pipe::PROGRESS;
 use crate::exit::{Failure, Result, code};
 use crate::output::{lease, owner, printable, remark, time_left};
 use crate::similar::{hint, similar_at};
@@ -54,6 +56,15 @@ impl Grant {
         let is_its_name = env::var("LITELEASE_NAME").is_ok_and(|name| name == self.name);
         let owner = env::var("LITELEASE_OWNER").ok().filter(|_| is_its_name)?;
         Some((owner, env::var("LITELEASE_TOKEN").ok()?.parse().ok()?))
+    }
+
+    /// Returns the pipe of the `litelease run` of this name around this process, if that has one,
+    /// and its token.
+    pub(crate) fn progress_pipe(&self) -> Option<(PathBuf, i64)> {
+        let pipe = env::var_os(PROGRESS)?.into();
+        let is_its_name = env::var("LITELEASE_NAME").is_ok_and(|name| name == self.name);
+        let token = env::var("LITELEASE_TOKEN").ok()?.parse().ok()?;
+        (is_its_name && self.token.is_none_or(|own| own == token)).then_some((pipe, token))
     }
 
     /// Returns the grant as a place takes it.

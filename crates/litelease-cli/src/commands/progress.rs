@@ -3,8 +3,9 @@
 use serde_json::json;
 
 use super::grant::{Grant, GrantOfRun, rejected_at};
+use super::run::progress_pipe;
 use crate::Common;
-use crate::exit::{Result, code};
+use crate::exit::{Failure, Result, code};
 use crate::output::{printable, remark};
 use crate::target::{Target, Verdict};
 
@@ -22,13 +23,23 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let grant: Grant = args.grant.named()?;
+    if let Some((pipe, token)) = grant.progress_pipe() {
+        progress_pipe::note(&pipe).map_err(|error| {
+            let name = printable(grant.name());
+            let text = format!("the litelease run of {name} around this command is gone: {error}");
+            Failure::failed("Lost", text)
+        })?;
+        return noted(common, grant.name(), token);
+    }
     let place = Target::open(common)?;
     match place.progress(&grant.argument())? {
-        Verdict::Done((name, token)) => {
-            let text = format!("{}: progress is noted", printable(&name));
-            remark(common, json!({ "progress": name, "token": token }), &text)?;
-            Ok(code::OK)
-        }
+        Verdict::Done((name, token)) => noted(common, &name, token),
         Verdict::Rejected(rejection) => rejected_at(common, &place, grant.name(), &rejection),
     }
+}
+
+fn noted(common: &Common, name: &str, token: i64) -> Result<u8> {
+    let text = format!("{}: progress is noted", printable(name));
+    remark(common, json!({ "progress": name, "token": token }), &text)?;
+    Ok(code::OK)
 }

@@ -187,12 +187,7 @@ impl Engine {
     }
 
     pub(super) fn hold(&self, ask: &Ask) -> Result<Tenure> {
-        let given = [
-            ("--slots", ask.slots.is_some()),
-            ("--value", ask.value.is_some()),
-            ("--progress-within", ask.progress_within.is_some()),
-            ("--max-time", ask.max_time.is_some()),
-        ];
+        let given = [("--slots", ask.slots.is_some()), ("--value", ask.value.is_some())];
         if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
             let text = format!("{flag} works on a file only, not at {}", self.url.shown());
             return Err(Failure::usage(text));
@@ -200,6 +195,8 @@ impl Engine {
         // An engine that cannot be reached is told. Later on, whoever waits waits for it, too.
         self.inspect(&ask.name)?;
         let options = HoldOptions::new(ask.ttl).wait(ask.wait).group(ask.group);
+        let options = options.progress_within(ask.progress_within).max_time(ask.max_time);
+        let options = options.cancel(ask.cancel.clone());
         let held = self.granting(|cluster| cluster.hold(&ask.name, options.clone()))?;
         // When it was to end, on this machine's clock.
         let expires_at_ms = self.here_ms(held.lease().expires_at_ms)?;

@@ -126,7 +126,7 @@ impl File {
                 db.pools().register(&pool, count)?;
             }
             let note = note(HolderKind::Run { group: ask.group });
-            let slot = db.hold_slot(&pool, ask.ttl, ask.wait, &note)?;
+            let slot = db.hold_slot(&pool, options(ask), &note)?;
             let slot = slot.ok_or_else(|| {
                 none_free(&self.slots(&ask.name).unwrap_or_default(), &ask.name, count)
             })?;
@@ -202,15 +202,11 @@ pub(super) fn none_free(held: &[SlotRow], name: &str, count: i64) -> Failure {
 }
 
 fn options(ask: &Ask) -> HoldOptions {
-    let mut options = HoldOptions::new(ask.ttl).wait(ask.wait).group(ask.group);
-    if let Some(value) = &ask.value {
-        options = options.value(value.clone());
-    }
-    if let Some(time) = ask.progress_within {
-        options = options.progress_within(time);
-    }
-    match ask.max_time {
-        Some(time) => options.max_time(time),
+    let options = HoldOptions::new(ask.ttl).wait(ask.wait).group(ask.group);
+    let options = options.progress_within(ask.progress_within).max_time(ask.max_time);
+    let options = options.cancel(ask.cancel.clone());
+    match &ask.value {
+        Some(value) => options.value(value.clone()),
         None => options,
     }
 }

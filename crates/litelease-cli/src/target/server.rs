@@ -251,8 +251,9 @@ impl Server {
     }
 
     pub(super) fn hold(&self, ask: &Ask) -> Result<Tenure> {
-        let options = HoldOptions::new(ask.ttl).wait(ask.wait);
+        let options = HoldOptions::new(ask.ttl).wait(ask.wait).cancel(ask.cancel.clone());
         if let Some(count) = ask.slots {
+            let options = options.progress_within(ask.progress_within).max_time(ask.max_time);
             // As with names, no process on the server's file judges whether a client is dead.
             let note = note(HolderKind::Claim);
             let slot = self.client.hold_slot(&ask.name, count, options, &note);

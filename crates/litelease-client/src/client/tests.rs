@@ -97,7 +97,7 @@ fn whatever_is_given_up_at_any_await_point_is_given_back() {
                     let claim = json!({ "name": "n", "owner": "a" });
                     match is_claim {
                         true => {
-                            let acquire = same.acquire(Kind::Name, claim, TTL, TTL);
+                            let acquire = same.acquire(Kind::Name, claim, TTL, TTL, None);
                             poll_times(times, acquire).await.map(|done| done.is_ok())
                         }
                         false => {

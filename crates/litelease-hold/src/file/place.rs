@@ -8,7 +8,9 @@ use litelease_core::{ClaimResult, Claimant, Lease, RequestResult};
 use litelease_store::{Error, Value, When};
 
 use super::{DatabaseFile, FileError, FileLeases, GrantKind, KeptRows, in_ms, is_busy, now_ms};
-use crate::{Claimed, Clock, Granted, Home, NoKeeper, Place, Rows, SystemClock, Waiter, Wish, nap};
+use crate::{
+    Cancel, Claimed, Clock, Granted, Home, NoKeeper, Place, Rows, SystemClock, Waiter, Wish, nap,
+};
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
 
@@ -75,11 +77,11 @@ impl<'l, A: Asks> FilePlace<'l, A> {
         Ok(FilePlace { asks, file, more, waiter: None, heard: 0 })
     }
 
-    fn sleep(&mut self, until_expiry_ms: i64, at_most: Duration) {
+    fn sleep(&mut self, cancel: Option<&Cancel>, until_expiry_ms: i64, at_most: Duration) {
         match &self.waiter {
             Some(waiter) => {
                 let time = nap(until_expiry_ms, at_most.min(self.asks.longest_nap()));
-                waiter.nap(self.heard, time);
+                waiter.nap_unless(cancel, self.heard, time);
             }
             // Reads once more before it sleeps: what happened before it listened was not heard.
             None => self.waiter = Some(Waiter::at(Path::new(&*self.file))),
@@ -202,14 +204,14 @@ impl<A: Asks> Place for FilePlace<'_, A> {
         }
     }
 
-    fn wait(&mut self, _: &Wish<'_>, current: &Lease, at_most: Duration) {
-        self.sleep(current.expires_at_ms.saturating_sub(now_ms()), at_most);
+    fn wait(&mut self, wish: &Wish<'_>, current: &Lease, at_most: Duration) {
+        self.sleep(wish.cancel, current.expires_at_ms.saturating_sub(now_ms()), at_most);
     }
 
     fn pause(&mut self, error: &FileError, at_most: Duration) -> bool {
         let may_pass = matches!(error, FileError::Verb(error) if is_busy(error));
         if may_pass {
-            self.sleep(LOCKED_PAUSE_MS, at_most);
+            self.sleep(None, LOCKED_PAUSE_MS, at_most);
         }
         may_pass
     }

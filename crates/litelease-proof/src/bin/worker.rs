@@ -444,7 +444,7 @@ fn fork_commits(file: &str, kind: &str) -> Result<(), Box<dyn std::error::Error>
         "hold" => Box::new(db.hold("x", HoldOptions::new(MINUTE))?),
         "slot" => {
             db.pools().register("p", 1)?;
-            Box::new(db.hold_slot("p", MINUTE, Duration::ZERO, "")?)
+            Box::new(db.hold_slot("p", HoldOptions::new(MINUTE), "")?)
         }
         "session" => {
             let session = Session::open(&db, "x", MINUTE)?;

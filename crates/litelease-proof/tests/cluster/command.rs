@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP};
-use litelease_proof::command::{Desk, Run, alike, ended, is_gone, told};
+use litelease_proof::command::{Desk, Run, alike, ended, is_gone, limits_end_commands, told};
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::rig::eventually;
@@ -143,8 +143,6 @@ fn what_works_on_a_file_only_says_so_and_names_the_flag() {
         for (line, named) in [
             ("run --slots 2 x -- true", "--slots"),
             ("run --value x x -- true", "--value"),
-            ("run --progress-within 1s x -- true", "--progress-within"),
-            ("run --max-time 60s x -- true", "--max-time"),
             ("write -- true", "--db"),
             ("writer", "--db"),
             ("queue send q x", "--db"),
@@ -162,6 +160,14 @@ fn what_works_on_a_file_only_says_so_and_names_the_flag() {
             assert!(errors.contains("works on a file only"), "{line}: {errors}");
             assert!(errors.contains(named), "{line}: {errors}");
         }
+    }
+}
+
+#[test]
+fn limits_of_a_hold_on_an_engine_end_its_command() {
+    let (engines, desk) = (Engines::with("limits"), Desk::new());
+    for url in &engines.urls {
+        limits_end_commands(&|words| command(&desk, url, words), &[]);
     }
 }
 

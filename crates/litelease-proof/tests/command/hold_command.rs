@@ -212,6 +212,27 @@ fn waiting_that_is_ended_leaves_nothing_behind() {
     }
 }
 
+/// A release that waits for a writer could be ended by SIGKILL only.
+#[test]
+fn a_later_signal_ends_a_release_that_a_writer_blocks() {
+    let desk = Desk::new();
+    let mut hold = Hold::on(&desk, &["x", "--ttl", "10m"]);
+    let token = hold.granted();
+    let mut writer = desk.db();
+    let blocks = writer.transaction().unwrap();
+    hold.run.signal(SIGTERM);
+    let code = loop {
+        thread::sleep(Duration::from_millis(100));
+        if let Some(status) = hold.run.child.try_wait().unwrap() {
+            break status.code();
+        }
+        hold.run.signal(SIGTERM);
+    };
+    assert_eq!(code, Some(128 + SIGTERM));
+    drop(blocks);
+    assert_eq!(desk.db().token("x").unwrap(), Some(token), "its lease ends by itself");
+}
+
 /// The name comes free and the program goes away at the same moment, many times and with every
 /// delay between the two.
 #[test]
@@ -307,6 +328,21 @@ fn a_program_that_makes_no_progress_loses_the_name_and_one_that_does_keeps_it() 
     }
     hold.close();
     hold.ends_well();
+}
+
+#[test]
+fn a_slot_has_limits_like_a_name() {
+    let desk = Desk::new();
+    let stuck = Hold::on(&desk, &["--slots", "1", "x", "--ttl", "2s", "--progress-within", "1s"]);
+    let late = Hold::on(&desk, &["--slots", "1", "y", "--ttl", "2s", "--max-time", "3s"]);
+    for (hold, lost) in [
+        (stuck, "lost no progress was made within the time that it has"),
+        (late, "lost the time that it may be held is up"),
+    ] {
+        assert!(hold.line().starts_with("granted "));
+        assert_eq!(hold.line(), lost);
+        assert_eq!(hold.end().0, 75);
+    }
 }
 
 #[test]
@@ -442,10 +478,22 @@ fn lives_elsewhere(command: &dyn Fn(&[&str]) -> Command) {
     assert_eq!(waits.ask("check"), "error the name is not granted yet");
     waits.close();
     waits.ends_well();
-    let next = start(&[]);
+    let mut next = start(&[]);
     first.close();
     first.ends_well();
     assert!(next.granted() > token);
+    // The name comes free and the waiter is told to end at the same moment.
+    for delay_ms in [0, 1, 2, 5, 10, 20] {
+        let mut waits = start(&["-q"]);
+        assert_eq!(waits.ask("check"), "error the name is not granted yet");
+        next.close();
+        thread::sleep(Duration::from_millis(delay_ms));
+        waits.run.signal(SIGTERM);
+        assert_eq!(waits.end().0, 0);
+        next.ends_well();
+        next = start(&["-n"]);
+        next.granted();
+    }
     assert_eq!(told(&ended(&mut command(&["break", "x", "--yes"]))).0, 0);
     assert!(next.line().starts_with("lost "), "long before the next renewal");
     assert_eq!(next.end().0, 75);

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use libc::{SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM};
 use litelease::Litelease;
 use litelease::rusqlite::Connection;
-use litelease_proof::command::{Desk, is_gone, is_running, kill, stays, told};
+use litelease_proof::command::{
+    Desk, ended, is_gone, is_running, kill, limits_end_commands, stays, told,
+};
 use litelease_proof::rig::{LONG, acquired, eventually, litelease, now_ms, tell};
 
 /// Writes its number to `child` and works until it is ended.
@@ -130,6 +132,37 @@ fn a_command_is_ended_when_its_time_is_up() {
     // The time is less than a tenth of the ttl.
     let options = ["--ttl", "60s", "--kill-grace", "100ms", "--max-time", "5s", "x"];
     assert_eq!(desk.start(&options, "true").end(), (0, String::new()));
+}
+
+#[test]
+fn limits_of_a_slot_end_its_command() {
+    let desk = Desk::new();
+    limits_end_commands(&|words| desk.command(words), &["--slots", "1"]);
+    // The pipe through which progress was noted is gone, too.
+    let left = fs::read_dir(desk.folder.path()).unwrap().flatten();
+    let left: Vec<_> = left.map(|file| file.file_name().into_string().unwrap()).collect();
+    assert!(!left.iter().any(|name| name.contains("progress")), "{left:?}");
+}
+
+/// Progress is noted for the run around the command, and for no other.
+#[test]
+fn progress_of_a_slot_is_noted_inside_its_run_only() {
+    let desk = Desk::new();
+    let words = ["run", "--slots", "1", "--progress-within", "1m", "x", "--", "sh", "-c"];
+    let inside = |script: &str| told(&desk.run(&[&words[..], &[script]].concat()));
+    assert_eq!(inside("litelease progress").1, "x: progress is noted\n");
+    assert_eq!(inside("litelease progress x --token $LITELEASE_TOKEN").0, 0);
+    assert_eq!(inside("echo > $LITELEASE_PROGRESS").0, 0);
+    assert_eq!(inside("litelease progress y").0, 64);
+    assert_eq!(inside("litelease run z -- sh -c 'test -z \"$LITELEASE_PROGRESS\"'").0, 0);
+    let kept = inside("echo $LITELEASE_PROGRESS").1;
+    let gone = told(&ended(
+        desk.command(&["progress"])
+            .env("LITELEASE_PROGRESS", kept.trim())
+            .env("LITELEASE_NAME", "x")
+            .env("LITELEASE_TOKEN", "1"),
+    ));
+    assert!(gone.0 == 69 && gone.2.contains("is gone"), "{gone:?}");
 }
 
 #[test]

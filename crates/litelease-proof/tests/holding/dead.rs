@@ -508,7 +508,7 @@ fn only_a_slot_whose_note_names_a_dead_holder_is_lent_again_early() {
         // The last one is kept until it is returned, whoever is dead.
         let is_kept = note.is_dead() && !is_dead;
         assert!(!is_kept || db.pools().keep("x", &lent.lease_id).unwrap());
-        let next = db.hold_slot("x", LONG, Duration::ZERO, "next").unwrap();
+        let next = db.hold_slot("x", HoldOptions::new(LONG), "next").unwrap();
         assert_eq!(next.is_some(), is_dead, "{note}");
         if let Some(next) = next {
             assert!(next.token() > lent.slot.token);
@@ -648,11 +648,12 @@ fn a_slot_that_is_broken_is_lost_as_broken_before_its_next_renewal() {
     let folder = TestFolder::new("WAL");
     let (db, operator) = (folder.open(LONG), folder.open(LONG));
     db.pools().register("seats", 1).unwrap();
-    let slot = db.hold_slot("seats", Duration::from_secs(60), Duration::ZERO, "").unwrap().unwrap();
+    let slot =
+        db.hold_slot("seats", HoldOptions::new(Duration::from_secs(60)), "").unwrap().unwrap();
     assert!(operator.pools().break_slot("seats", 0, slot.token()).unwrap());
     assert_eq!(slot.lost().wait_timeout(Duration::from_secs(15)), Some(Loss::Broken));
     // A position that no pool has is no other slot.
-    let next = db.hold_slot("seats", LONG, Duration::ZERO, "").unwrap().unwrap();
+    let next = db.hold_slot("seats", HoldOptions::new(LONG), "").unwrap().unwrap();
     assert!(!operator.pools().break_slot("seats", 1 << 20, next.token()).unwrap());
     next.check().unwrap();
 }
@@ -663,6 +664,6 @@ fn a_slot_cannot_be_held_inside_a_transaction_that_may_be_rolled_back() {
     let db = folder.open(LONG);
     db.pools().register("seats", 1).unwrap();
     db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
-    let refused = db.hold_slot("seats", LONG, Duration::ZERO, "").unwrap_err();
+    let refused = db.hold_slot("seats", HoldOptions::new(LONG), "").unwrap_err();
     assert!(matches!(refused, HoldError::InTransaction), "{refused}");
 }

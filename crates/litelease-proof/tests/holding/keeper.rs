@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use litelease_core::Lease;
 use litelease_hold::{
-    Clock, Current, Due, HandoverRequest, HeldGrant, Hold, Keeper, Kept, Loss, Notice, Renewal,
-    Rows, Window,
+    Clock, Current, Due, HandoverRequest, HeldGrant, Hold, HoldLimits, Keeper, Kept, Loss, Notice,
+    Renewal, Rows, Window,
 };
 
 /// A ttl of 9 s: renewed after 3 s at the latest, trusted for 8.1 s.
@@ -49,6 +49,8 @@ struct Told {
     /// How long a renewal lasts, if less than the ttl is granted.
     granted: Arc<Mutex<Option<Duration>>>,
     asked: Arc<Mutex<Option<HandoverRequest>>>,
+    /// The ttl of the last grant that was to be renewed.
+    last_ttl: Arc<Mutex<Option<Duration>>>,
 }
 
 impl Told {
@@ -68,6 +70,7 @@ impl Rows for Told {
             None => due.grant.name.clone(),
             Some(ago) => format!("{} after progress {} ms ago", due.grant.name, ago.as_millis()),
         };
+        *self.last_ttl.lock().unwrap() = due.last().map(|due| due.grant.ttl);
         let names: Vec<String> = due.iter().map(told).collect();
         self.calls.lock().unwrap().push(format!("renew {}", names.join(" ")));
         let answer = self.answer.lock().unwrap().clone();
@@ -586,6 +589,63 @@ fn progress_that_could_not_be_stored_goes_with_the_next_attempt() {
     rig.at(4000);
     let calls = ["renew x after progress 2000 ms ago", "renew x after progress 3000 ms ago"];
     assert_eq!(rig.rows.calls(), calls);
+}
+
+fn limited(rig: &Rig, progress_within_ms: Option<u64>, max_ms: Option<u64>) -> Kept {
+    let (owner, secret) = ("a".into(), String::new());
+    let grant = HeldGrant { name: "x".into(), owner, token: 1, ttl: TTL, secret };
+    let (window, now) = (Window::new(TTL).unwrap(), rig.clock.now());
+    let ms = |ms: Option<u64>| ms.map(Duration::from_millis);
+    let limits = HoldLimits { progress_within: ms(progress_within_ms), max_time: ms(max_ms) };
+    let hold = Hold::new(grant, window, now, Renewal::whole(0)).limited(limits, now);
+    rig.keeper.keep("file", hold, || Ok::<_, ()>(Box::new(rig.rows.clone()) as _)).unwrap()
+}
+
+#[test]
+fn a_hold_keeps_its_own_limit_on_time_without_progress() {
+    let rig = Rig::new();
+    let kept = limited(&rig, Some(4000), None);
+    rig.at(3000);
+    assert_eq!(rig.rows.calls(), ["renew x"]);
+    rig.clock.set(3500);
+    kept.progress();
+    rig.at(6000);
+    assert_eq!(rig.rows.calls(), ["renew x"], "the place does not store it");
+    // More than 4000 ms after the last progress.
+    rig.at(9000);
+    assert_eq!(rig.rows.calls(), [""; 0], "it asks for no renewal any more");
+    assert_eq!(kept.hold.trouble(), Some(Loss::NoProgress));
+    // Progress in the meantime saves it, at once.
+    rig.clock.set(9100);
+    kept.progress();
+    rig.at(9100);
+    assert_eq!(rig.rows.calls(), ["renew x"]);
+    assert_eq!(kept.hold.trouble(), None);
+    for ms in (12_000..=17_199).step_by(100) {
+        rig.at(ms);
+        assert_eq!(kept.hold.check(rig.clock.now()), Ok(()), "nothing is cut: {ms}");
+    }
+    rig.at(25_000);
+    assert_eq!(kept.hold.loss(), Some(Loss::NoProgress));
+}
+
+#[test]
+fn a_hold_with_an_end_of_its_own_is_renewed_up_to_it_and_no_further() {
+    let rig = Rig::new();
+    let kept = limited(&rig, None, Some(15_000));
+    rig.at(3000);
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(11_100));
+    assert_eq!(kept.hold.trouble(), None);
+    rig.rows.last_ttl.lock().unwrap().take();
+    let mut asked_until = 0;
+    for ms in (3050..20_000).step_by(50) {
+        rig.at(ms);
+        let ttl_ms = rig.rows.last_ttl.lock().unwrap().take().map(|ttl| ttl.as_millis() as u64);
+        asked_until = asked_until.max(ttl_ms.map_or(0, |ttl_ms| ms + ttl_ms));
+    }
+    assert_eq!(asked_until, 15_000, "the row ends with the limit");
+    assert!(kept.hold.trusted_until() < Duration::from_millis(15_000));
+    assert_eq!(kept.hold.loss(), Some(Loss::TimeIsUp));
 }
 
 fn asked(requester: &str) -> HandoverRequest {

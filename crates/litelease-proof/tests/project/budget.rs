@@ -107,7 +107,7 @@ fn the_project_stays_within_its_budget() {
         Row::counted("lines of the Python package", 7_415, python_lines()),
         Row::listed("functions over 60 lines", 15, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
-        Row::listed("public names of litelease", 99, public_names()),
+        Row::listed("public names of litelease", 100, public_names()),
         Row::listed("items that documentation hides", 26, hidden_items(&sources)),
         Row::listed("top-level commands", 34, commands()),
         Row::listed(

@@ -301,11 +301,12 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
         &["holder.rs", "lock.rs"],
     ),
     (
-        "calls the system: signals, process groups, terminals, users, standard streams",
+        "calls the system: signals, process groups, terminals, users, pipes, standard streams",
         "crates/litelease-cli/src",
         &[
             "commands/demo.rs",
             "commands/run/child.rs",
+            "commands/run/progress_pipe.rs",
             "commands/run/sentinel.rs",
             "commands/run/terminal.rs",
             "database.rs",

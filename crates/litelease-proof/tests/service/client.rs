@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use litelease::Litelease;
 use litelease_client::{
-    CancelResult, Client, Error, Held, HoldOptions, ItemName, Loss, SendOptions, Value,
+    Cancel, CancelResult, Client, Error, Held, HoldOptions, ItemName, Loss, SendOptions, Value,
 };
 use litelease_proof::command::kill;
-use litelease_proof::rig::{LONG, TestFolder, eventually};
+use litelease_proof::rig::{LONG, TestFolder, eventually, tell};
 use litelease_proof::server::Server;
 use serde_json::Value::Null;
 
@@ -48,6 +48,9 @@ pub(crate) struct Proxy {
     /// What to do when no more faults are planned.
     usual: Arc<Mutex<Fault>>,
     requests: Arc<AtomicU64>,
+    /// How many streams of events begin with a state in which nothing is live, as that of a replica
+    /// that lags behind.
+    lagging: Arc<AtomicU64>,
 }
 
 impl Proxy {
@@ -55,17 +58,20 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (faults, usual) = (Arc::default(), Arc::new(Mutex::new(Fault::None)));
-        let (requests, kept) = (Arc::default(), Arc::default());
-        let proxy = Proxy { address, faults, usual, requests };
+        let (requests, kept, lagging) = (Arc::default(), Arc::default(), Arc::default());
+        let proxy = Proxy { address, faults, usual, requests, lagging };
         let (faults, usual) = (proxy.faults.clone(), proxy.usual.clone());
-        let requests = proxy.requests.clone();
+        let (requests, lagging) = (proxy.requests.clone(), proxy.lagging.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                let lagging = lagging.clone();
                 let (faults, usual) = (faults.clone(), usual.clone());
                 let (requests, kept): (_, Arc<Mutex<Answers>>) =
                     (requests.clone(), Arc::clone(&kept));
                 // Either end may hang up at any time.
-                thread::spawn(move || _ = serve(client, server, &faults, &usual, &requests, &kept));
+                thread::spawn(move || {
+                    serve(client, server, &faults, &usual, &requests, &lagging, &kept)
+                });
             }
         });
         proxy
@@ -86,6 +92,7 @@ fn serve(
     faults: &Mutex<VecDeque<Fault>>,
     usual: &Mutex<Fault>,
     requests: &AtomicU64,
+    lagging: &AtomicU64,
     kept: &Mutex<Answers>,
 ) -> io::Result<()> {
     client.set_nodelay(true)?;
@@ -96,6 +103,10 @@ fn serve(
             // Events are hints: what becomes of them must not matter, and they are not counted.
             let mut upstream = TcpStream::connect(server)?;
             upstream.write_all(request.as_bytes())?;
+            let is_lagging = |left: u64| left.checked_sub(1);
+            if lagging.fetch_update(SeqCst, SeqCst, is_lagging).is_ok() {
+                lag_behind(&mut upstream, &mut client)?;
+            }
             return io::copy(&mut upstream, &mut client).map(drop);
         }
         requests.fetch_add(1, SeqCst);
@@ -121,6 +132,22 @@ fn serve(
                 client.write_all(answer.as_bytes())?;
             }
         }
+    }
+}
+
+/// Passes the head of a stream on, and an event after it that is not the server's.
+fn lag_behind(upstream: &mut TcpStream, client: &mut TcpStream) -> io::Result<()> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        upstream.read_exact(&mut byte)?;
+        head.extend(byte);
+    }
+    client.write_all(&head)?;
+    let event = "event: state\ndata: {\"leases\":[]}\n\n";
+    let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+    match head.contains("transfer-encoding: chunked") {
+        true => client.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes()),
+        false => client.write_all(event.as_bytes()),
     }
 }
 
@@ -174,10 +201,10 @@ impl Scene {
         (Client::with_key(&format!("http://{}", proxy.address), &key).unwrap(), proxy)
     }
 
-    fn wait_for_a_waiter(&self) {
-        eventually("another client waits", || {
+    fn wait_for_waiters(&self, count: usize) {
+        eventually(&format!("{count} clients wait"), || {
             let metrics = self.server.client().ask("GET", "/metrics", &Null, "").unwrap();
-            metrics.body.contains("litelease_waiters 1\n")
+            metrics.body.contains(&format!("litelease_waiters {count}\n"))
         });
     }
 
@@ -262,7 +289,7 @@ fn a_release_whose_answer_was_lost_is_done_although_the_name_has_a_successor() {
     let grant = client.claim("x", "a", LONG, Duration::ZERO).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| waits(2));
-        scene.wait_for_a_waiter();
+        scene.wait_for_waiters(1);
         proxy.plan(&[Fault::Lose, Fault::Lose, Fault::Lose]);
         assert_eq!(client.end(&grant).unwrap(), ("x".to_owned(), 1));
         waiter.join().unwrap();
@@ -280,7 +307,7 @@ fn a_hold_tells_a_release_whose_answer_was_lost_from_a_break() {
     let held = hold("released");
     thread::scope(|scope| {
         let successor = scope.spawn(|| other.claim("released", "b", LONG, LONG).unwrap());
-        scene.wait_for_a_waiter();
+        scene.wait_for_waiters(1);
         proxy.plan(&[Fault::Lose]);
         held.release_within(LONG).unwrap();
         assert_eq!(successor.join().unwrap().lease.token, 2);
@@ -331,6 +358,21 @@ fn a_hold_hears_of_a_break_or_a_transfer_before_its_next_renewal() {
     let owner = Some("b".into());
     assert_eq!(handed.lost().wait_timeout(soon), Some(Loss::Superseded { by: 2, owner }));
     assert_eq!(proxy.requests.load(SeqCst), 4, "two claims, and two renewals that say why");
+}
+
+/// A stream that a replica behind the others began with an old state ended the watch: a break after
+/// that was noticed by the next renewal only.
+#[test]
+fn a_hold_hears_of_a_break_although_it_was_once_notified_for_nothing() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    proxy.lagging.store(1, SeqCst);
+    let held = client.hold("x", HoldOptions::new(LONG)).unwrap();
+    eventually("it was renewed for nothing", || proxy.requests.load(SeqCst) == 2);
+    held.check().unwrap();
+    let _ = scene.client().0.break_lease("x").unwrap();
+    // A renewal would be due after 18 minutes.
+    assert_eq!(held.lost().wait_timeout(LONG / 100), Some(Loss::Broken));
 }
 
 #[test]
@@ -396,6 +438,85 @@ fn a_grant_is_trusted_from_the_start_of_its_request_however_late_the_answer_come
     let (trusted_for, requests) = (held.trusted_for(), proxy.requests.load(SeqCst) - before);
     assert_eq!(requests, 2, "a claim and a renewal");
     assert!(trusted_for <= Duration::from_millis(2_700) - late + slack, "{trusted_for:?}");
+}
+
+/// The client left, and its request stayed in the queue until the connection was closed: a grant
+/// that came meanwhile lived for its whole ttl.
+#[test]
+fn a_wait_that_is_cancelled_leaves_the_queue_of_the_server() {
+    let scene = Scene::new();
+    let (client, _proxy) = scene.client();
+    let client = Arc::new(client);
+    let held = client.hold("x", options()).unwrap();
+    let token = held.token();
+    let slot = client.hold_slot("pool", 1, options(), "").unwrap();
+    let cancel = Cancel::default();
+    let wait = || options().wait(Duration::MAX).cancel(cancel.clone());
+    let (name, pool) = (client.clone(), client.clone());
+    let (of_name, of_slot) = (wait(), wait());
+    let name = thread::spawn(move || name.hold("x", of_name).map(drop));
+    let pool = thread::spawn(move || pool.hold_slot("pool", 1, of_slot, "").map(drop));
+    scene.wait_for_waiters(2);
+    cancel.cancel();
+    assert!(matches!(name.join().unwrap(), Err(Error::Busy(_))));
+    assert!(matches!(pool.join().unwrap(), Err(Error::NoneFree)));
+    scene.wait_for_waiters(0);
+    held.release().unwrap();
+    slot.held.release().unwrap();
+    assert_eq!(scene.db().token("x").unwrap(), Some(token));
+}
+
+/// The name comes free and the wait is cancelled at the same moment, in both orders and with every
+/// delay between them.
+#[test]
+fn a_grant_that_comes_when_its_wait_is_cancelled_is_the_callers() {
+    let scene = Scene::new();
+    let (client, _proxy) = scene.client();
+    let client = Arc::new(client);
+    let mut granted = 0;
+    for delay in 0..30 {
+        let held = client.hold("x", options()).unwrap();
+        let cancel = Cancel::default();
+        let (waits, wait) = (client.clone(), options().wait(Duration::MAX).cancel(cancel.clone()));
+        let waits = thread::spawn(move || waits.hold("x", wait));
+        scene.wait_for_waiters(1);
+        let pause = move |is_second| {
+            if is_second {
+                thread::sleep(Duration::from_micros(delay * 50));
+            }
+        };
+        let is_first = delay % 2 == 0;
+        let releases = thread::spawn(move || {
+            pause(!is_first);
+            held.release()
+        });
+        pause(is_first);
+        cancel.cancel();
+        let acquired = waits.join().unwrap();
+        releases.join().unwrap().unwrap();
+        granted += usize::from(acquired.is_ok());
+        let owner = acquired.as_ref().ok().map(|held| held.owner().to_owned());
+        assert_eq!(scene.db().owner("x").unwrap(), owner, "after {delay}");
+        drop(acquired);
+        eventually("it is released", || scene.db().owner("x").unwrap().is_none());
+    }
+    tell(&format!("{granted} of 30 waits that were cancelled had a grant"));
+}
+
+/// The lease was ended and the answer lost. Asked again, the client said that the slot was not
+/// held.
+#[test]
+fn a_break_of_a_slot_whose_answer_was_lost_is_done() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    let slot = client.hold_slot("pool", 1, HoldOptions::new(LONG), "").unwrap();
+    let (operator, lossy) = scene.client();
+    lossy.plan(&[Fault::Lose]);
+    assert!(operator.break_slot("pool", 0, slot.held.token()).unwrap());
+    assert_eq!(lossy.requests.load(SeqCst), 2);
+    assert!(!operator.break_slot("pool", 0, slot.held.token()).unwrap(), "it is over");
+    assert_eq!(scene.client().0.slots("pool").unwrap(), []);
+    drop((slot, proxy));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
-use litelease_proof::command::{Desk, Run, alike, ended, kill, told};
+use litelease_proof::command::{Desk, Run, alike, ended, kill, limits_end_commands, told};
 use litelease_proof::rig::eventually;
 use litelease_proof::server::{POOL, Server};
 
@@ -49,6 +49,13 @@ impl Scene {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Run { child: command.spawn().unwrap() }
     }
+}
+
+#[test]
+fn limits_of_a_slot_on_a_server_end_its_command() {
+    let scene = Scene::new();
+    let command = |words: &[&str]| scene.command(scene.server.address, words);
+    limits_end_commands(&command, &["--slots", "1"]);
 }
 
 /// Works with a lock that no second process gets. Ends with 99 if another one has it.
@@ -132,6 +139,9 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_a_server() {
         "run --progress-within 5m import -- litelease progress",
         "run --progress-within 5m import -- litelease progress import --json",
         "run --max-time 1h import -- true",
+        "run --slots 2 --progress-within 5m few -- litelease progress",
+        "run --slots 2 --max-time 1h few -- true",
+        "run --slots 2 --value 1 few -- true",
         "claim short --ttl 150ms --owner z; sleep 0.3; litelease status --all short",
         "status --all",
     ];

@@ -161,8 +161,13 @@ impl Batch {
                     answer,
                     Ok(Answer::Lent { .. } | Answer::Granted { .. } | Answer::Delivered(_))
                 );
-                if is_grant {
+                // The same request again, without a time to wait: its client waits no longer.
+                let given_up = if is_grant { Vec::new() } else { waiting.take_repeated(&job) };
+                if is_grant || !given_up.is_empty() {
                     self.changed.push(job.id.clone());
+                }
+                for other in given_up {
+                    self.answer(other.id, other.reply, answer.clone());
                 }
                 self.answer(job.id, job.reply, answer);
             }

@@ -76,6 +76,15 @@ impl WaitLists {
         has_left
     }
 
+    /// Takes out the requests that this one repeats.
+    pub(super) fn take_repeated(&mut self, job: &GrantJob) -> Vec<GrantJob> {
+        let Some(queue) = self.queues.get_mut(&job.id) else { return Vec::new() };
+        let repeated = queue.take(|other| other.repeats(job)).unwrap_or_default();
+        self.count = self.count.saturating_sub(repeated.len());
+        self.remove_if_empty(&job.id);
+        repeated
+    }
+
     /// Answers every waiter that the server stops.
     pub(super) fn stop(&mut self) {
         self.count = 0;

@@ -22,17 +22,26 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Passes on the lines of standard input, and that it has ended.
 pub(super) fn read(events: Sender<Event>) -> Result<()> {
+    let events = Input(events);
     let body = move || {
         let mut input = io::stdin().lock();
         while let Some(line) = next_line(&mut input) {
-            if events.send(Event::Line(line)).is_err() {
+            if events.0.send(Event::Line(line)).is_err() {
                 return;
             }
         }
-        let _ = events.send(Event::InputEnded);
     };
     thread::Builder::new().name("input".into()).spawn(body)?;
     Ok(())
+}
+
+/// Passes on that the input has ended when its thread does, also by a panic.
+struct Input(Sender<Event>);
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        let _ = self.0.send(Event::InputEnded);
+    }
 }
 
 /// Returns the next line, or `None` at the end of the input. A last line without its end is a line

@@ -6,7 +6,7 @@ mod session;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use litelease::HoldError;
+use litelease::{Cancel, HoldError};
 
 use super::nesting;
 use super::run::child;
@@ -62,7 +62,7 @@ pub(crate) struct Args {
     ttl: Duration,
     /// Take one of so many slots under this name, instead of the name itself
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    #[arg(conflicts_with_all = ["value", "progress_within", "max_time"])]
+    #[arg(conflicts_with = "value")]
     slots: Option<u32>,
     /// A value for everybody to read while the lease is held, such as an address
     #[arg(long)]
@@ -85,14 +85,14 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     // The work is done by the process that started this one. If only this one is killed, the name
     // must not go to a successor while that process may still work.
     let group = child::parents_group();
-    let ask = Ask { name, ttl, wait, group, value, progress_within, max_time, slots };
+    let cancel = Cancel::default();
+    let ask = Ask { name, ttl, wait, group, value, progress_within, max_time, slots, cancel };
     let place = Target::open(common)?;
     if ask.slots.is_none() {
         nesting::check(&place, &ask.name)?;
     }
-    let is_file = matches!(place, Target::File(_));
     if std::io::stdin().is_terminal() && !common.quiet && !common.json {
         complain(&format!("litelease: Ctrl-D or Ctrl-C releases {}", printable(&ask.name)));
     }
-    session::run(ask, common, is_file, move |ask| place.hold(ask))
+    session::run(ask, common, move |ask| place.hold(ask))
 }

@@ -1,19 +1,17 @@
 //! One hold, from waiting for the name to releasing it: a loop over everything that can happen.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::c_int;
-use litelease::Loss;
+use litelease::{Cancel, Loss};
 use litelease_hold::{HandoverRequest, HoldError};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGTSTP;
 
-use super::super::run::child;
+use super::super::run::child::{self, Ending};
 use super::lines::{self, Output};
 use crate::Common;
 use crate::exit::{Failure, Result, code};
@@ -38,16 +36,9 @@ pub(super) enum Event {
     Requested(HandoverRequest),
 }
 
-/// How long one claim on a file waits before it finds out that it is to stop. A waiter on a server
-/// has a place in a queue, and one on an engine is notified: those wait in one piece.
-const SLICE: Duration = Duration::from_millis(500);
-
-/// How long the end of the waiting is waited for: on a file until no claim can be under way, even
-/// if another process is writing the file.
-const STOP_ON_FILE: Duration = Duration::from_secs(5);
-
-/// The same elsewhere. A server takes back what it grants to a client that is gone.
-const STOP_ELSEWHERE: Duration = Duration::from_millis(100);
+/// How long the end of the waiting is waited for. A claim that is under way takes longer only if
+/// the place is in the way.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest time between two looks at the clock: after a suspend, an alarm is late.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -56,15 +47,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) fn run(
     ask: Ask,
     common: &Common,
-    is_file: bool,
     hold: impl Fn(&Ask) -> Result<Tenure> + Send + 'static,
 ) -> Result<u8> {
     let (sender, events) = channel();
-    child::forward_signals(sender.clone(), Event::Signal)?;
+    let ending = child::forward_signals(sender.clone(), Event::Signal)?;
     let output = Output::start(sender.clone())?;
     let voice = Voice { name: ask.name.clone(), as_json: common.json, output };
-    let ttl = ask.ttl;
-    let waiter = Waiter::start(ask, common, is_file, sender.clone(), hold)?;
+    let (ttl, cancel) = (ask.ttl, ask.cancel.clone());
+    wait_on_thread(ask, common, sender.clone(), hold)?;
     lines::read(sender.clone())?;
     let tenure = match wait(&events, &voice, common) {
         Waited::Acquired(Ok(tenure)) => tenure,
@@ -76,7 +66,8 @@ pub(super) fn run(
         }
         Waited::Acquired(Err(failure)) => return Err(failure),
         Waited::Unwanted(ended) => {
-            waiter.stop(&events);
+            ending.begin();
+            stop_waiting(&cancel, &events);
             voice.output.close();
             return ended.map(|()| code::OK);
         }
@@ -86,7 +77,7 @@ pub(super) fn run(
     tenure.held.on_request(move |request| {
         drop(sender.send(Event::Requested(request.clone())));
     });
-    Session { tenure, events, voice, ttl }.run()
+    Session { tenure, events, voice, ttl, ending }.run()
 }
 
 /// A lease that is held for the program that started this one.
@@ -95,6 +86,7 @@ struct Session {
     events: Receiver<Event>,
     voice: Voice,
     ttl: Duration,
+    ending: Ending,
 }
 
 impl Session {
@@ -185,7 +177,8 @@ impl Session {
 
     /// Releases the name, and passes on why that had to be, if it is a failure.
     fn release(self, failure: Option<Failure>) -> Result<u8> {
-        let Session { tenure, voice, .. } = self;
+        let Session { tenure, voice, ending, .. } = self;
+        ending.begin();
         let released = tenure.release();
         let ended = match (released, failure) {
             (Err(loss), None) if loss.may_pass() => {
@@ -248,64 +241,36 @@ fn wait(events: &Receiver<Event>, voice: &Voice, common: &Common) -> Waited {
     }
 }
 
-/// The thread that waits for the name.
-struct Waiter {
-    is_stopped: Arc<AtomicBool>,
-    time_to_stop: Duration,
+/// Waits for the name on a thread, so that lines and signals are noticed meanwhile.
+fn wait_on_thread(
+    ask: Ask,
+    common: &Common,
+    events: Sender<Event>,
+    hold: impl Fn(&Ask) -> Result<Tenure> + Send + 'static,
+) -> Result<()> {
+    let common = common.clone();
+    let body = move || {
+        let acquired = while_waiting(&common, &ask.name, || hold(&ask));
+        // If the session has ended meanwhile, the tenure is dropped, which releases it.
+        let _ = events.send(Event::Acquired(acquired));
+    };
+    thread::Builder::new().name("wait".into()).spawn(body)?;
+    Ok(())
 }
 
-impl Waiter {
-    fn start(
-        ask: Ask,
-        common: &Common,
-        is_file: bool,
-        events: Sender<Event>,
-        hold: impl Fn(&Ask) -> Result<Tenure> + Send + 'static,
-    ) -> Result<Self> {
-        let is_stopped = Arc::new(AtomicBool::new(false));
-        let (stop, common) = (is_stopped.clone(), common.clone());
-        let slice = if is_file { SLICE } else { Duration::MAX };
-        let body = move || {
-            let acquired = while_waiting(&common, &ask.name, || acquire(&ask, slice, &stop, &hold));
-            // If the session has ended meanwhile, the tenure is dropped, which releases it.
-            let _ = events.send(Event::Acquired(acquired));
-        };
-        thread::Builder::new().name("wait".into()).spawn(body)?;
-        let time_to_stop = if is_file { STOP_ON_FILE } else { STOP_ELSEWHERE };
-        Ok(Waiter { is_stopped, time_to_stop })
-    }
-
-    /// Ends the waiting, and releases what is granted at this moment.
-    fn stop(&self, events: &Receiver<Event>) {
-        self.is_stopped.store(true, SeqCst);
-        let begin = Instant::now();
-        while let Some(left) = self.time_to_stop.checked_sub(begin.elapsed()) {
-            match events.recv_timeout(left) {
-                Ok(Event::Acquired(acquired)) => {
-                    // If this fails, the lease ends by itself.
-                    let _ = acquired.map(Tenure::release);
-                    return;
-                }
-                Ok(_) => {}
-                Err(_) => return,
-            }
-        }
-    }
-}
-
-/// Claims the name, in slices of time, until it is granted or the waiting is over.
-fn acquire(
-    ask: &Ask,
-    slice: Duration,
-    is_stopped: &AtomicBool,
-    hold: &impl Fn(&Ask) -> Result<Tenure>,
-) -> Result<Tenure> {
+/// Ends the waiting, and releases what is granted at this moment.
+fn stop_waiting(cancel: &Cancel, events: &Receiver<Event>) {
+    cancel.cancel();
     let begin = Instant::now();
-    loop {
-        let left = ask.wait.saturating_sub(begin.elapsed());
-        match hold(&Ask { wait: left.min(slice), ..ask.clone() }) {
-            Err(busy) if busy.code == code::NO && left > slice && !is_stopped.load(SeqCst) => {}
-            acquired => return acquired,
+    while let Some(left) = CANCEL_TIMEOUT.checked_sub(begin.elapsed()) {
+        match events.recv_timeout(left) {
+            Ok(Event::Acquired(acquired)) => {
+                // If this fails, the lease ends by itself.
+                let _ = acquired.map(Tenure::release);
+                return;
+            }
+            Ok(_) => {}
+            Err(_) => return,
         }
     }
 }

@@ -6,7 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
 use serde_json::json;
@@ -211,22 +213,47 @@ pub(crate) fn signal(process: pid_t, signal: c_int) {
     unsafe { libc::kill(process, signal) };
 }
 
+/// Remembers when this process has begun to clean up. From a second after that on, a signal ends it
+/// at once: what it cleans up may be out of reach.
+#[derive(Clone, Default)]
+pub(crate) struct Ending(Arc<OnceLock<Instant>>);
+
+/// For how long a signal does not end a process that cleans up: several may come together.
+const FIRST_SIGNALS: Duration = Duration::from_secs(1);
+
+impl Ending {
+    /// Notes that only cleaning up is left.
+    pub(crate) fn begin(&self) {
+        let _ = self.0.set(Instant::now());
+    }
+
+    fn exit_if_late(&self, signal: c_int) {
+        if self.0.get().is_some_and(|begin| begin.elapsed() > FIRST_SIGNALS) && signal != SIGTSTP {
+            // SAFETY: no pointers are involved.
+            unsafe { libc::_exit(128 + signal) };
+        }
+    }
+}
+
 /// Sends an event for each signal that asks this process to stop.
 pub(crate) fn forward_signals<E: Send + 'static>(
     events: Sender<E>,
     event: impl Fn(c_int) -> E + Send + 'static,
-) -> io::Result<()> {
+) -> io::Result<Ending> {
+    let ending = Ending::default();
+    let begun = ending.clone();
     // What is ignored stays so, for us and for the command: nohup asks for that.
     let wanted = [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGTSTP];
     let mut signals = Signals::new(wanted.into_iter().filter(|signal| !is_ignored(*signal)))?;
     let body = move || {
         for signal in signals.forever() {
+            begun.exit_if_late(signal);
             if events.send(event(signal)).is_err() {
                 return;
             }
         }
     };
-    thread::Builder::new().name("signals".into()).spawn(body).map(drop)
+    thread::Builder::new().name("signals".into()).spawn(body).map(|_| ending)
 }
 
 /// Whether this process was started with a signal ignored.

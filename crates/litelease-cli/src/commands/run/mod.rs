@@ -2,13 +2,14 @@
 
 pub(super) mod child;
 pub(super) mod killer;
+pub(super) mod progress_pipe;
 pub(super) mod sentinel;
 pub(super) mod session;
 mod terminal;
 
 use std::time::Duration;
 
-use litelease::HoldError;
+use litelease::{Cancel, HoldError};
 
 use self::session::Task;
 use super::command_line::CommandLine;
@@ -40,6 +41,7 @@ use crate::waiting::while_waiting;
   litelease run -w 30s -E 0 nightly -- backup.sh
   litelease run --progress-within 5m --max-time 2h import -- import.py
   litelease run --slots 3 importers -- import.py    at most three at a time
+  litelease run --slots 3 --max-time 1h importers -- import.py
   litelease run --server https://lease.example deploy -- deploy.sh
   litelease run --ttl 5m --on-lost 'mail -s lost ops' import -- import.py
 
@@ -77,7 +79,7 @@ pub(crate) struct Args {
     /// checkpoint, within this time
     #[arg(long, value_name = "TIME", value_parser = parse_positive)]
     progress_within: Option<Duration>,
-    /// Run at most so many at a time under this name, instead of one
+    /// Run at most so many at a time under this name, instead of one; not with --value
     ///
     /// The command finds the number of its slot, from 0 on, in LITELEASE_SLOT. Everybody should
     /// give the same number: the last one counts.
@@ -93,10 +95,6 @@ pub(crate) struct Args {
 impl Args {
     fn kill_grace(&self) -> Duration {
         self.kill_grace.unwrap_or_else(|| killer::default_grace(self.ttl))
-    }
-
-    fn is_limited(&self) -> bool {
-        self.progress_within.is_some() || self.max_time.is_some()
     }
 
     fn wait(&self) -> Duration {
@@ -116,16 +114,15 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     check_grace("ttl", args.ttl, grace)?;
     args.command.check(&format!("run {}", printable(&args.name)))?;
     let place = Target::open(common)?;
-    if args.slots.is_some() && (args.value.is_some() || args.is_limited()) {
-        return Err(Failure::usage(
-            "--slots does not work with --value, --progress-within or --max-time: leave those out",
-        ));
+    if args.slots.is_some() && args.value.is_some() {
+        return Err(Failure::usage("--slots does not work with --value: leave one of them out"));
     }
     let Args { name, ttl, value, progress_within, max_time, slots, .. } = &args;
     let (ttl, wait, slots) = (*ttl, args.wait(), *slots);
     let (progress_within, max_time) = (*progress_within, *max_time);
     let (name, value) = (name.clone(), value.clone());
-    let ask = Ask { name, ttl, wait, group: 0, value, progress_within, max_time, slots };
+    let cancel = Cancel::default();
+    let ask = Ask { name, ttl, wait, group: 0, value, progress_within, max_time, slots, cancel };
     let task = Task {
         name: args.name.clone(),
         conflict_exit_code: args.conflict_exit_code,
@@ -133,10 +130,11 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         on_lost: args.on_lost,
         command: args.command,
         variables: place.variables(),
+        has_progress_pipe: progress_within.is_some() && !place.stores_limits(&ask),
     };
     let teller = common.clone();
-    let take = move |group| {
-        let ask = Ask { group, ..ask };
+    let take = move |group, cancel| {
+        let ask = Ask { group, cancel, ..ask };
         match ask.slots {
             Some(_) => place.hold(&ask),
             None => while_waiting(&teller, &ask.name, || {

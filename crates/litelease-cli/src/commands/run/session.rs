@@ -5,14 +5,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
-use litelease::{Loss, ProcessGroup};
+use litelease::{Cancel, Loss, ProcessGroup};
 use litelease_hold::HandoverRequest;
 use signal_hook::consts::SIGTSTP;
 
 use super::super::command_line::CommandLine;
 use super::super::nesting;
-use super::child::{self, Change, Prepared};
+use super::child::{self, Change, Ending, Prepared};
 use super::killer::{Killer, LONGEST_NAP};
+use super::progress_pipe::{PROGRESS, ProgressPipe};
 use super::sentinel::Sentinel;
 use super::terminal::Terminal;
 use crate::Common;
@@ -32,6 +33,8 @@ pub(crate) enum Event {
     Lost,
     /// Somebody asks for the lease.
     Requested(HandoverRequest),
+    /// The command has noted progress.
+    Progress,
 }
 
 /// What to run, and under what.
@@ -44,24 +47,31 @@ pub(crate) struct Task {
     pub(crate) command: CommandLine,
     /// What the command finds in its environment, besides its lease.
     pub(crate) variables: Vec<Variable>,
+    /// The command notes progress to the hold, and not where its lease is.
+    pub(crate) has_progress_pipe: bool,
 }
 
-/// Takes the lease or the slot, for a process group.
-pub(crate) type Take = Box<dyn FnOnce(u32) -> Result<Tenure> + Send>;
+/// Takes the lease or the slot, for a process group. The wait for it can be cancelled.
+pub(crate) type Take = Box<dyn FnOnce(u32, Cancel) -> Result<Tenure> + Send>;
+
+/// How long the end of a wait is waited for that was cancelled. If it takes longer, the place is in
+/// the way.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
     child::hear_of_children();
     let sentinel = Sentinel::post()?;
     let prepared = Prepared::fork(&task.command, &task.variables, &sentinel)?;
     let (sender, events) = channel();
-    child::forward_signals(sender.clone(), Event::Signal)?;
-    wait_on_thread(take, prepared.group, sender.clone())?;
-    let held = match wait_for_lease(&events, common)? {
+    let ending = child::forward_signals(sender.clone(), Event::Signal)?;
+    let cancel = Cancel::default();
+    wait_on_thread(take, prepared.group, cancel.clone(), sender.clone())?;
+    let held = match wait_for_lease(&events, common, &cancel)? {
         Waited::Held(held) => held,
         Waited::Signal(signal) => return Ok(code::SIGNAL + signal as u8),
         Waited::Busy => return Ok(task.conflict_exit_code),
     };
-    Session::start(task, common.json, held, prepared, sentinel, sender)?.run(&events)
+    Session::start(task, common.json, held, prepared, sentinel, sender)?.run(&events, &ending)
 }
 
 /// How the waiting ended.
@@ -71,7 +81,7 @@ enum Waited {
     Busy,
 }
 
-fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
+fn wait_for_lease(events: &Receiver<Event>, common: &Common, cancel: &Cancel) -> Result<Waited> {
     loop {
         match events.recv() {
             Ok(Event::Held(Ok(held))) => return Ok(Waited::Held(held)),
@@ -84,21 +94,22 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
             Ok(Event::Held(Err(failure))) => return Err(failure),
             Ok(Event::Signal(SIGTSTP)) => child::stop_self(),
             Ok(Event::Signal(signal)) => {
+                cancel.cancel();
                 // It may have been granted in this very moment: then it is released when it is
-                // dropped.
-                drop(events.recv_timeout(Duration::from_millis(50)));
+                // dropped. A second signal ends this at once.
+                drop(events.recv_timeout(CANCEL_TIMEOUT));
                 return Ok(Waited::Signal(signal));
             }
-            Ok(Event::Child(..) | Event::Lost | Event::Requested(_)) => {}
+            Ok(Event::Child(..) | Event::Lost | Event::Requested(_) | Event::Progress) => {}
             Err(_) => return Err(Failure::failed("Threads", "the waiting thread is gone")),
         }
     }
 }
 
 /// Waits for the lease on a thread, so that signals are heard meanwhile.
-fn wait_on_thread(take: Take, group: pid_t, events: Sender<Event>) -> Result<()> {
+fn wait_on_thread(take: Take, group: pid_t, cancel: Cancel, events: Sender<Event>) -> Result<()> {
     let body = move || {
-        let held = take(group.unsigned_abs());
+        let held = take(group.unsigned_abs(), cancel);
         // Nobody listens any more if a signal came first: then it is released again.
         let _ = events.send(Event::Held(held));
     };
@@ -123,6 +134,7 @@ struct Session {
     /// Somebody who does not read what we say must not keep us from what we do.
     telling: Option<JoinHandle<()>>,
     hook: Option<pid_t>,
+    _progress: Option<ProgressPipe>,
 }
 
 impl Session {
@@ -144,6 +156,12 @@ impl Session {
         if let Some(owner) = owner.and_then(|(_, owner)| owner.as_ref()?.to_str()) {
             lease.push((nesting::OWNERS, Some(nesting::with(owner).into())));
         }
+        let noted = events.clone();
+        let progress = task
+            .has_progress_pipe
+            .then(|| ProgressPipe::listen(move || noted.send(Event::Progress).is_ok()))
+            .transpose()?;
+        lease.push((PROGRESS, progress.as_ref().map(|pipe| pipe.path.clone().into())));
         if let Err(error) = prepared.start(&lease, take_terminal) {
             if take_terminal {
                 terminal.was_taken();
@@ -177,17 +195,20 @@ impl Session {
             killer,
             telling,
             hook,
+            _progress: progress,
         })
     }
 
     /// Runs until the group and the hook have ended.
-    fn run(mut self, events: &Receiver<Event>) -> Result<u8> {
+    fn run(mut self, events: &Receiver<Event>, ending: &Ending) -> Result<u8> {
         while !self.is_over() {
             self.keep_the_promise();
             match events.recv_timeout(self.nap()) {
                 Ok(Event::Signal(signal)) => self.pass_on(signal),
                 Ok(Event::Child(pid, change)) => self.note(pid, change),
                 Ok(Event::Requested(request)) => self.tell_of(&request),
+                // If it is lost, the killer knows.
+                Ok(Event::Progress) => _ = self.tenure.held.progress(),
                 Ok(Event::Lost | Event::Held(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -199,6 +220,7 @@ impl Session {
             return Ok(code::LOST);
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
+        ending.begin();
         let name = printable(&self.task.name);
         match self.tenure.release() {
             Err(loss) if loss.may_pass() => {

@@ -1,0 +1,182 @@
+//! Ends a wait early, from another thread.
+
+use std::fmt;
+use std::sync::mpsc::{TryRecvError, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use crate::Bell;
+
+/// Ends the waits that have a clone of it, as if their time were over.
+///
+/// A grant that arrives at that moment is returned like any other. A caller that no longer wants it
+/// drops it, which releases it.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_hold::Cancel;
+/// let cancel = Cancel::default();
+/// std::thread::spawn({
+///     let cancel = cancel.clone();
+///     move || cancel.cancel()
+/// });
+/// cancel.sleep(Duration::from_secs(60)); // returns at once
+/// assert!(cancel.is_cancelled());
+/// ```
+#[derive(Clone, Default)]
+pub struct Cancel {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_cancelled: bool,
+    /// The bells at which threads sleep that this is to wake.
+    bells: Vec<Weak<Bell>>,
+}
+
+impl Cancel {
+    /// Ends the waits, at once and for ever.
+    pub fn cancel(&self) {
+        let bells = {
+            let mut state = self.shared.state();
+            state.is_cancelled = true;
+            std::mem::take(&mut state.bells)
+        };
+        self.shared.changed.notify_all();
+        // Wakes others that wait for the same file, too: they look again, and wait on.
+        bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+    }
+
+    /// Checks whether the waits are to end.
+    pub fn is_cancelled(&self) -> bool {
+        self.shared.state().is_cancelled
+    }
+
+    /// Sleeps for this long, or until the wait is to end.
+    pub fn sleep(&self, time: Duration) {
+        let goes_on = |state: &mut State| !state.is_cancelled;
+        let slept = self.shared.changed.wait_timeout_while(self.shared.state(), time, goes_on);
+        drop(slept.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Does something that blocks on a thread of its own. Returns `None` if the wait is to end
+    /// before it is done: then it goes on alone, and its result is dropped.
+    pub fn unless_cancelled<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, result) = channel();
+        let notifies = Notifies(Arc::clone(&self.shared));
+        // Dropped in reverse order, also if the work panics: first the sender.
+        let body = move || {
+            let (_notifies, done) = (notifies, done);
+            let _ = done.send(work());
+        };
+        thread::Builder::new().name("litelease wait".into()).spawn(body).ok()?;
+        let mut state = self.shared.state();
+        loop {
+            match result.try_recv() {
+                Ok(result) => return Some(result),
+                Err(TryRecvError::Empty) if !state.is_cancelled => {}
+                Err(_) => return None,
+            }
+            let woken = self.shared.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Rings this bell when the wait is to end. Returns false if it already is.
+    pub(crate) fn rings(&self, bell: &Arc<Bell>) -> bool {
+        let mut state = self.shared.state();
+        let bell = Arc::downgrade(bell);
+        if !state.bells.iter().any(|known| known.ptr_eq(&bell)) {
+            state.bells.retain(|known| known.strong_count() > 0);
+            state.bells.push(bell);
+        }
+        !state.is_cancelled
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes the thread that waits for a result.
+struct Notifies(Arc<Shared>);
+
+impl Drop for Notifies {
+    fn drop(&mut self) {
+        // With the lock, so that the thread is not between its look and its sleep.
+        let _state = self.0.state();
+        self.0.changed.notify_all();
+    }
+}
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cancel").field("is_cancelled", &self.is_cancelled()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::Waiter;
+
+    const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+
+    #[test]
+    fn a_waiter_at_a_file_is_woken_whenever_the_wait_is_cancelled() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("x");
+        std::fs::write(&file, "").unwrap();
+        // Before it sleeps, while it does, and in between.
+        for pause in [0, 0, 1, 10, 50, 100, 500] {
+            let (waiter, cancel) = (Waiter::at(&file), Cancel::default());
+            let heard = waiter.heard();
+            let waits = thread::spawn({
+                let cancel = cancel.clone();
+                move || waiter.nap_unless(Some(&cancel), heard, FOR_EVER)
+            });
+            thread::sleep(Duration::from_micros(pause * 100));
+            cancel.cancel();
+            waits.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_blocks_is_left_alone_when_the_wait_is_cancelled() {
+        let cancel = Cancel::default();
+        assert_eq!(cancel.unless_cancelled(|| 1), Some(1));
+        assert_eq!(
+            cancel.unless_cancelled(|| -> i32 { std::panic::resume_unwind(Box::new(())) }),
+            None
+        );
+        let ((go_on, blocked), (begun, begins)) = (channel::<()>(), channel());
+        let blocks = move || {
+            begun.send(()).unwrap();
+            blocked.recv().unwrap();
+        };
+        let waits = thread::spawn({
+            let cancel = cancel.clone();
+            move || cancel.unless_cancelled(blocks)
+        });
+        begins.recv().unwrap();
+        cancel.cancel();
+        assert_eq!(waits.join().unwrap(), None);
+        go_on.send(()).unwrap();
+        cancel.sleep(FOR_EVER);
+    }
+}
