@@ -122,8 +122,8 @@ impl Routines {
         }
     }
 
-    /// Registers a copy of the default VFS under another name while `work` runs. Only connections of
-    /// this library can be opened with it. None if that cannot be done.
+    /// Registers a copy of the default VFS under another name while `work` runs. Only connections
+    /// of this library can be opened with it. None if that cannot be done.
     pub(crate) fn with_vfs<T>(&self, name: &CStr, work: impl FnOnce() -> T) -> Option<T> {
         // SAFETY: the functions in these places have these types. The copy lives until it is
         // unregistered, and a VFS of version 3 has all fields of the structure.

@@ -139,7 +139,7 @@ fn the_holders_own_long_transaction_is_named_and_told_in_time() {
         // A machine that was too busy to tell in time has also been too busy to ask.
         eprintln!("{journal}: told {} ms before the end", expiry - now_ms());
         assert_eq!(reason, Loss::BlockedByWriter { pid: Some(std::process::id()) }, "{journal}");
-        assert!(reason.to_string().contains("renew_in"), "{reason}");
+        assert!(reason.to_string().contains("renew inside them"), "{reason}");
         tx.rollback().unwrap();
     }
 }

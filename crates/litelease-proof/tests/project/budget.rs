@@ -101,7 +101,7 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 11, crates()),
         Row::counted(
             "lines of shipped Rust",
-            52_870,
+            53_270,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
         Row::counted("lines of the Python package", 7_415, python_lines()),

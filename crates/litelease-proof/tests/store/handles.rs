@@ -488,7 +488,7 @@ fn a_handle_that_joins_does_nothing_without_a_transaction() {
         }
     }
     let held = LiteleaseRef::joining(&conn).hold("x", HoldOptions::new(LONG));
-    assert!(matches!(held, Err(HoldError::InMemory)), "{held:?}");
+    assert!(matches!(held, Err(HoldError::Lease(Error::NotInTransaction))), "{held:?}");
     close(conn);
 }
 
