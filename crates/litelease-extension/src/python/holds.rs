@@ -67,8 +67,8 @@ const ENDING: &str = "the interpreter is shutting down";
 const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
                           neither a shared library nor able to load extensions";
 
-/// Holds a name. Its arguments are the path, the name, the ttl in ms, the seconds to wait, the owner
-/// or None, a value, the limits in ms or None, how soon to ask the holder in ms or None, the number
+/// Holds a name. Its arguments are the path, the name, the ttl in ms, the seconds to wait, the
+/// owner or None, a value, the limits in ms or None, how soon to ask the holder in ms or None, the number
 /// of the connection or None, and a function that says whether to stop. Answers the capsule with
 /// owner, token and expiry; or owner, token and expiry of the lease that is in the way; or None if
 /// it was stopped.
@@ -107,8 +107,8 @@ pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
 }
 
 /// Claims a name, and waits for it. Its arguments are those of [`hold`]. Answers True with owner,
-/// token and expiry of the grant, or False with those of the lease that is in the way; or None if it
-/// was stopped.
+/// token and expiry of the grant, or False with those of the lease that is in the way; or None if
+/// it was stopped.
 pub(crate) unsafe extern "C" fn claim_wait(shared: Raw, arguments: Raw) -> Raw {
     guarded(|| {
         // SAFETY: Python passes what the function was made with.
@@ -444,8 +444,8 @@ pub(crate) unsafe extern "C" fn check(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| over(context, held.over()))
 }
 
-/// Answers for how many seconds it is trusted, when it expires in Unix ms, and what the last renewal
-/// failed with.
+/// Answers for how many seconds it is trusted, when it expires in Unix ms, and what the last
+/// renewal failed with.
 pub(crate) unsafe extern "C" fn state(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| {
         let (trusted, expires_at_ms, trouble) = match &*held.state() {
@@ -482,8 +482,8 @@ pub(crate) unsafe extern "C" fn release(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-/// Hands it over for so many ms. Answers owner, token and expiry of the requester's grant, or why it
-/// could not be.
+/// Hands it over for so many ms. Answers owner, token and expiry of the requester's grant, or why
+/// it could not be.
 pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, arguments| {
         let ttl = in_duration(to_integer(&arguments.item(1)?).unwrap_or(0));
