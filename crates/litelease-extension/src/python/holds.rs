@@ -68,10 +68,11 @@ const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a co
                           neither a shared library nor able to load extensions";
 
 /// Holds a name. Its arguments are the path, the name, the ttl in ms, the seconds to wait, the
-/// owner or None, a value, the limits in ms or None, how soon to ask the holder in ms or None, the number
-/// of the connection or None, and a function that says whether to stop. Answers the capsule with
-/// owner, token and expiry; or owner, token and expiry of the lease that is in the way; or None if
-/// it was stopped.
+/// owner or None, a value, the limits in ms or None, how soon to ask the holder in ms or None, the
+/// number of the connection or None, and a function that says whether to stop.
+///
+/// Answers the capsule with owner, token and expiry; or owner, token and expiry of the lease that
+/// is in the way; or None if it was stopped.
 pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
     guarded(|| {
         // SAFETY: Python passes what the function was made with.
