@@ -164,6 +164,27 @@ def test_a_loss_is_told_without_being_asked_for(db: Litelease) -> None:
         db.conn.execute("ROLLBACK")
 
 
+class Foreign:
+    """A connection of another library, as pysqlite3 has it."""
+
+    in_transaction = False
+
+    def __init__(self, conn: sqlite3.Connection) -> None:
+        self._conn = conn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._conn, name)
+
+
+def test_a_connection_of_another_library_holds_nothing(db: Litelease) -> None:
+    # A second SQLite library on the same file drops the locks that the first one has.
+    other = Litelease(Foreign(db.conn))  # type: ignore[arg-type]
+    for hold in (lambda: other.hold("books"), lambda: other.claim_wait("books", "a", 30, 0)):
+        with pytest.raises(TypeError, match="two libraries in one process drop each other's locks"):
+            hold()
+    assert db.token("books") is None
+
+
 def test_what_cannot_be_held_is_refused(db: Litelease) -> None:
     memory = Litelease(sqlite3.connect(":memory:"))
     memory.bootstrap()

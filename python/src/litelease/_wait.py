@@ -5,6 +5,7 @@ The GIL is released meanwhile, and signal handlers run within 50 ms.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, TypeVar
@@ -36,6 +37,11 @@ def never() -> bool:
 
 def file_of(db: Handle, verb: str) -> str:
     """Returns the path of the file to wait at."""
+    if not isinstance(db.conn, sqlite3.Connection):
+        raise TypeError(
+            f"{verb}() opens the file with the SQLite of Python's sqlite3, and this connection is of {type(db.conn).__module__}: two "
+            "libraries in one process drop each other's locks"
+        )
     path = "" if db._is_joined else str(_library.call(db._session, False, "file"))
     if db._is_joined or db.conn.in_transaction:
         raise LiteleaseError(f"{verb}() inside a transaction would wait on a snapshot for ever: commit first")
