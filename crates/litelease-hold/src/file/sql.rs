@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -290,7 +291,12 @@ pub fn stay_loaded(file: &DatabaseFile) {
         pin_library(ptr::from_ref(&KNOWN) as usize);
         at_exit(release_all);
     });
-    pin_library(file.api.open_v2 as *const () as usize);
+    // Once per library: the loader has a lock, and a fork must seldom find it taken.
+    static PINNED: AtomicUsize = AtomicUsize::new(0);
+    let sqlite = file.api.open_v2 as *const () as usize;
+    if PINNED.swap(sqlite, Ordering::SeqCst) != sqlite {
+        pin_library(sqlite);
+    }
 }
 
 /// Releases everything, at the end of the process.
