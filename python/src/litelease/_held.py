@@ -215,15 +215,13 @@ class _Listener:
         """Listens until the hold is over."""
         told: tuple[str, int] | None = None
         while (held := self._held()) is not None and _library.held_check(held._native) is None:
-            found = _library.held_requested(held._native)
-            native = held._native
+            native, found = held._native, _library.held_requested(held._native)
             del held
             if found != told:
                 told = found
                 if found is not None:
                     # A callback that is slow or fails must not keep the next request from being heard.
-                    info = RequestInfo(found[0], found[1], self._token)
-                    name = "litelease request"
+                    info, name = RequestInfo(found[0], found[1], self._token), "litelease request"
                     threading.Thread(target=self._tell, args=(info,), name=name, daemon=True).start()
             _library.held_wait(native, _LISTEN_EVERY)
             del native

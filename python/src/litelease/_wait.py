@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ._session import Handle
 
 T = TypeVar("T")
+_TWO_LIBRARIES = "two libraries in one process drop each other's locks"
 
 
 def clock() -> float:
@@ -38,10 +39,8 @@ def never() -> bool:
 def file_of(db: Handle, verb: str) -> str:
     """Returns the path of the file to wait at."""
     if not isinstance(db.conn, sqlite3.Connection):
-        raise TypeError(
-            f"{verb}() opens the file with the SQLite of Python's sqlite3, and this connection is of {type(db.conn).__module__}: two "
-            "libraries in one process drop each other's locks"
-        )
+        module = type(db.conn).__module__
+        raise TypeError(f"{verb}() opens the file with Python's sqlite3, not with {module}: {_TWO_LIBRARIES}")
     path = "" if db._is_joined else str(_library.call(db._session, False, "file"))
     if db._is_joined or db.conn.in_transaction:
         raise LiteleaseError(f"{verb}() inside a transaction would wait on a snapshot for ever: commit first")
