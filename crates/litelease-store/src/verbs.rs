@@ -144,6 +144,7 @@ pub static VERBS: &[Verb] = &[
     verb_of("begin_finish", "receipt", queue::begin_finish),
     verb_of("end_finish", "receipt", queue::end_finish),
     verb_of("undo_finish", "", queue::undo_finish),
+    verb_of("tidy", "", queue::tidy),
     freeing(
         "session_open",
         "name owner ttl_ms replaces dead_owner dead_token",

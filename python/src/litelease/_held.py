@@ -10,7 +10,6 @@ import itertools
 import sqlite3
 import threading
 import time
-import warnings
 import weakref
 from types import TracebackType
 from typing import Callable, TypeVar
@@ -190,12 +189,6 @@ class Held:
                 raise
         finally:
             _library.held_release(self._native)  # if an exception has come before
-
-    def __del__(self) -> None:
-        if self._native is not None and _library.held_check(self._native) is None:
-            warnings.warn(
-                f"the hold on {self.name!r} was garbage-collected, so it is released: keep what hold() returns", ResourceWarning
-            )
 
     def _was_replaced(self) -> bool:
         """Checks whether the file was replaced since the claim."""

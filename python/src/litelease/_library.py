@@ -58,7 +58,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     init = _library.litelease_python_init
     init.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.py_object, ctypes.py_object]
     init.restype = ctypes.py_object
-    classes = (None, str, int, float, bytes, sqlite3.Error, tuple, list, TypeError)
+    classes = (None, str, int, float, bytes, sqlite3.Error, tuple, list, TypeError, ResourceWarning)
     made: dict[str, Callable[..., Any]] = init((ctypes.c_void_p * len(names))(*addresses), classes, _fail)
     return made
 

@@ -187,11 +187,8 @@ class Worker:
 
     def _end(self, item: WorkItem, note: str | None) -> bool:
         """Acknowledges an item, or gives it back with a note. Returns whether its handler has left a transaction open."""
-        conn = self.queue.conn
-        is_left_open = not self.queue._session.is_inherited and conn.in_transaction
+        is_left_open = not self.queue._session.is_inherited and self._tidy()
         if is_left_open:
-            # It would block everybody, and what is in it was never finished.
-            conn.execute("ROLLBACK")
             note = note or "a transaction was left open"
         settled = item._hold.settled
         try:
@@ -202,6 +199,15 @@ class Worker:
         name = settled[0].replace(" ", "_")
         setattr(self.counts, name, getattr(self.counts, name) + 1)
         return is_left_open
+
+    def _tidy(self) -> bool:
+        """Rolls back what a handler has left open. It would block everybody, and what is in it was never finished."""
+        while True:
+            try:
+                return bool(_library.call(self.queue._session, None, "tidy")[0][0])
+            except sqlite3.OperationalError as error:
+                if not _may_pass(error):  # a finish block of another thread
+                    raise
 
     def _insist(self, item: WorkItem, note: str | None) -> str:
         """Tries as long as the item may be this worker's."""

@@ -341,7 +341,23 @@ unsafe extern "C" fn free_held(capsule: Raw) {
         Arc::from_raw(held.cast::<PythonHeld>())
     };
     // A drop takes a tenth of a second at most. The GIL stays: the interpreter may be ending.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        if held.over().is_none() {
+            warn_of(&held);
+        }
+        drop(held);
+    }));
+}
+
+/// Says that a hold was dropped that nobody has released. It is said here, because a `__del__` would
+/// swallow the exception of a signal handler, also where there is nothing to say.
+fn warn_of(held: &PythonHeld) {
+    let State::Held(held) = &*held.state() else { return };
+    let text = format!(
+        "the hold on {:?} was garbage-collected, so it is released: keep what hold() returns",
+        held.name()
+    );
+    api::warn_of_resource(&text);
 }
 
 fn of_connections() -> MutexGuard<'static, BTreeMap<i64, Vec<Weak<PythonHeld>>>> {

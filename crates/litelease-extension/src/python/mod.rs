@@ -59,7 +59,7 @@ pub extern "C" fn litelease_version() -> *const c_char {
 /// # Safety
 /// The GIL must be held. The addresses must be those of the functions that
 /// [`litelease_python_needs`] names, in their order; `classes` must be a tuple of `None`, `str`,
-/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and `TypeError`.
+/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list`, `TypeError` and `ResourceWarning`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn litelease_python_init(
     addresses: *const *const c_void,
@@ -69,8 +69,10 @@ pub unsafe extern "C" fn litelease_python_init(
     // SAFETY: as promised.
     unsafe { api::set_functions(addresses) };
     guarded(|| {
+        let classes = Object::borrowed(classes)?;
+        api::set_resource_warning(classes.item(9)?);
         let context = Context {
-            names: Names::new(&Object::borrowed(classes)?)?,
+            names: Names::new(&classes)?,
             fail: Object::borrowed(fail)?,
             calls: Calls::default(),
         };

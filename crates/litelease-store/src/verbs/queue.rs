@@ -183,6 +183,15 @@ pub(super) fn undo_finish(store: &Store, _: Arguments<'_>) -> Result<Answer, Mis
     Ok(vec![])
 }
 
+/// Rolls back the transaction that is open, if there is one. Answers whether there was.
+pub(super) fn tidy(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
+    let was_open = store.is_in_transaction();
+    if was_open || store.has_begun() {
+        store.rollback()?;
+    }
+    Ok(vec![vec![truth(was_open)]])
+}
+
 /// Rolls the open transaction back, unless the receipt passes.
 fn or_roll_back(
     store: &Store,
