@@ -5,6 +5,7 @@
 
 mod aside;
 mod connection;
+mod deliveries;
 mod fork;
 mod place;
 mod rows;
@@ -21,11 +22,11 @@ use litelease_store::{Api, Error, Failure, Store, When, code};
 
 use crate::{Home, NoKeeper, Notifier, ProcessKeeper};
 
-pub use aside::Aside;
+pub use aside::{Aside, Own};
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
+pub use deliveries::{FileDeliveries, FileQueue};
 pub use fork::let_children_hold;
-pub(crate) use place::Asks;
-pub use place::{FilePlace, More, open_rows, patiently};
+pub use place::{Asks, FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};
 pub use sql::{release_until, stay_loaded};
 pub use writer::write_lock_pid;

@@ -125,13 +125,7 @@ pub static VERBS: &[Verb] = &[
     verb_of("delivery", "receipt", queue::delivery),
     verb_of("ack", "", queue::ack),
     verb_of("extend", "receipt visibility_ms now_ms", queue::extend),
-    verb_of("extend_all", "", queue::extend_all),
     freeing("give_back", "receipt delay_ms note now_ms", queue::give_back),
-    freeing(
-        "give_back_failed",
-        "receipt first_ms longest_ms attempt token note",
-        queue::give_back_failed,
-    ),
     verb_of("bury", "receipt note now_ms", queue::bury),
     freeing("redrive", "queue item now_ms", queue::redrive),
     verb_of("discard", "queue item now_ms", queue::discard),

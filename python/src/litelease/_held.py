@@ -27,7 +27,7 @@ Me = TypeVar("Me", bound="Held")
 NOT_REQUESTED = "{!r}: nobody has asked for the lease: hand it to an owner by name with transfer, or release it"
 REPLACED = Loss("FileReplaced", "the database file was moved, deleted or replaced")
 # How a hold ends without being lost.
-_ENDS = ("Released", "HandedOver")
+_ENDS = ("Released", "HandedOver", "Settled")
 # How often a holder that listens looks for a request. The library has heard of it before.
 _LISTEN_EVERY = 0.05
 _numbers = itertools.count(1)

@@ -86,6 +86,10 @@ held_release: Callable[[object], "tuple[str, str] | None"] = _made["held_release
 held_hand_over: Callable[[object, int], Any] = _made["held_hand_over"]
 held_requested: Callable[[object], "tuple[str, int] | None"] = _made["held_requested"]
 held_wait: Callable[[object, float], bool] = _made["held_wait"]
+work: Callable[..., object] = _made["work"]
+work_next: Callable[[object], Any] = _made["work_next"]
+work_end: Callable[[object, "str | None"], str] = _made["work_end"]
+item_settled: Callable[[object, str], object] = _made["item_settled"]
 begin_anew: Callable[[], None] = _made["begin_anew"]
 end_calls: Callable[[], None] = _made["end_calls"]
 

@@ -127,7 +127,7 @@ class Item:
         """Makes the item visible again, now or after a delay. Returns whether it was still this worker's."""
         is_given_back = self.queue.give_back(self, delay=delay, note=note)
         # An item that is dead by now stays so: its last receipt would acknowledge it.
-        self._settle("given back" if is_given_back else "lost")
+        self._settle("given_back" if is_given_back else "lost")
         return is_given_back
 
     def bury(self, *, note: str | None = None) -> bool:

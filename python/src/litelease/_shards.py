@@ -20,8 +20,7 @@ from ._leases import Litelease
 from ._sessions import Rows, SessionHold, SessionName, place_of
 from ._time import Seconds, in_ms, in_seconds
 from ._types import Checkpoint, LiteleaseError, Loss, Lost, Stale, Transferred, answer
-from ._wait import clock
-from ._worker import nap
+from ._wait import clock, nap
 
 # How often open requests are repeated: several times before they would lapse.
 _REPEAT_EVERY = 3.0

@@ -117,7 +117,7 @@ pub(crate) struct Object(Raw);
 #[derive(Debug)]
 pub(crate) struct Raised;
 
-pub(crate) type Result<T> = std::result::Result<T, Raised>;
+pub(crate) type Result<T, E = Raised> = std::result::Result<T, E>;
 
 impl Object {
     /// Takes over a reference that a function has answered; null means that it has raised.

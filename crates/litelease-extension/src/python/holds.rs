@@ -7,14 +7,16 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
 use litelease_hold::file::{
     Aside, DatabaseFile, FILES, FileError, More, let_children_hold, release_until, stay_loaded,
 };
-use litelease_hold::{Held, HoldError, HolderKind, Identity, Loss, LossSignal, Wish};
+use litelease_hold::{
+    Held, HoldError, HolderKind, Identity, Loss, LossSignal, Settled, Wish, abandon,
+};
 use litelease_store::{Error, Failure, OwnedValue, code};
 
 use crate::python::api::{
@@ -42,7 +44,11 @@ const AT_END: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A hold, until it has ended.
-struct PythonHeld {
+pub(super) struct PythonHeld {
+    /// How the work on an item has ended: then this is a delivery.
+    settled: OnceLock<Settled>,
+    /// Whether dropping it is a mistake that is warned of.
+    is_warned_of: bool,
     /// The process that holds it. Asked first: in a forked one the locks may be taken for ever.
     process: u32,
     lost: LossSignal,
@@ -64,7 +70,7 @@ enum State {
 static OF_CONNECTION: Mutex<BTreeMap<i64, Vec<Weak<PythonHeld>>>> = Mutex::new(BTreeMap::new());
 
 const ENDING: &str = "the interpreter is shutting down";
-const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
+pub(super) const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
                           neither a shared library nor able to load extensions";
 
 /// Holds a name. Its arguments are the path, the name, the ttl in ms, the seconds to wait, the
@@ -145,9 +151,9 @@ struct Asked {
 }
 
 /// The answer to a caller, and whether it was told to stop.
-struct Waited<T> {
-    answer: T,
-    was_stopped: bool,
+pub(super) struct Waited<T> {
+    pub(super) answer: T,
+    pub(super) was_stopped: bool,
 }
 
 impl Asked {
@@ -189,45 +195,56 @@ impl Asked {
         Wish { request: self.request, is_owner_unique: self.is_unique, ..wish }
     }
 
-    /// Asks without the GIL, and lets Python handle signals meanwhile.
     fn run<T>(
         &self,
         context: &'static Context,
         stop: &Object,
         ask: impl FnOnce(&Aside<'_>, &Asked) -> T,
     ) -> Result<Waited<T>> {
-        let Some(_counted) = context.calls.begin() else {
-            let ending = Failed::Kind("LiteleaseError", ENDING.into());
-            return raise(context, ending).and(Err(Raised));
-        };
-        let_children_hold();
-        stay_loaded(&self.file);
-        let gil = Gil::default();
-        let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
-        let go_on = || {
-            if was_stopped.get() || has_raised.get() {
-                return Err(interrupted());
-            }
-            gil.taken(|| match check_signals().and_then(|()| stop.call(vec![])?.is_true()) {
-                Ok(is_stopped) => was_stopped.set(is_stopped),
-                Err(Raised) => has_raised.set(true),
-            });
-            match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
-                true => Err(interrupted()),
-                false => Ok(()),
-            }
-        };
-        let aside = Aside { file: &self.file, patience: PATIENCE, go_on: &go_on };
-        let answer = gil.released(|| ask(&aside, self));
-        match has_raised.get() {
-            // The handler's exception is still set. What was granted is given back.
-            true => {
-                let exception = api::take_exception()?;
-                drop(answer);
-                Err(api::set_exception(exception))
-            }
-            false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
+        wait(context, Some(stop), |go_on| {
+            let_children_hold();
+            stay_loaded(&self.file);
+            ask(&Aside { file: &self.file, patience: PATIENCE, go_on }, self)
+        })
+    }
+}
+
+/// Asks without the GIL, and lets Python handle signals meanwhile. What it asks is given a function
+/// that fails if Python wants to wait no longer.
+pub(super) fn wait<T>(
+    context: &'static Context,
+    stop: Option<&Object>,
+    ask: impl FnOnce(&dyn Fn() -> Result<(), FileError>) -> T,
+) -> Result<Waited<T>> {
+    let Some(_counted) = context.calls.begin() else {
+        let ending = Failed::Kind("LiteleaseError", ENDING.into());
+        return raise(context, ending).and(Err(Raised));
+    };
+    let gil = Gil::default();
+    let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
+    let is_stopped = || stop.map_or(Ok(false), |stop| stop.call(vec![])?.is_true());
+    let go_on = || {
+        if was_stopped.get() || has_raised.get() {
+            return Err(interrupted());
         }
+        gil.taken(|| match check_signals().and_then(|()| is_stopped()) {
+            Ok(is_stopped) => was_stopped.set(is_stopped),
+            Err(Raised) => has_raised.set(true),
+        });
+        match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
+            true => Err(interrupted()),
+            false => Ok(()),
+        }
+    };
+    let answer = gil.released(|| ask(&go_on));
+    match has_raised.get() {
+        // The handler's exception is still set. What was granted is given back.
+        true => {
+            let exception = api::take_exception()?;
+            drop(answer);
+            Err(api::set_exception(exception))
+        }
+        false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
     }
 }
 
@@ -267,9 +284,14 @@ impl PythonHeld {
     }
 
     /// Returns why it is over, if it is: the kind and the text.
-    fn over(&self) -> Option<(&'static str, String)> {
+    pub(super) fn over(&self) -> Option<(&'static str, String)> {
         if self.process != std::process::id() {
             return Some(of_loss(&Loss::Forked));
+        }
+        match self.settled.get() {
+            Some(Settled::Lost) => return Some(of_loss(&Loss::Expired)),
+            Some(_) => return Some(("Settled", "it was settled".into())),
+            None => {}
         }
         match &*self.state() {
             State::Held(held) => held.check().err().map(|lost| of_loss(&lost.reason)),
@@ -278,9 +300,22 @@ impl PythonHeld {
         }
     }
 
+    /// Notes how the work on an item has ended. Nothing is extended any more.
+    pub(super) fn settle(&self, how: Settled) {
+        if self.settled.set(how).is_ok()
+            && let State::Held(held) = &*self.state()
+        {
+            abandon(held);
+        }
+    }
+
+    pub(super) fn settled(&self) -> Option<Settled> {
+        self.settled.get().copied()
+    }
+
     /// Ends it like this, if it has not ended yet. Returns the hold, to be released.
     fn end(&self, kind: &'static str, text: &str) -> Option<Box<Held>> {
-        if self.process != std::process::id() {
+        if self.process != std::process::id() || self.settled.get().is_some() {
             return None;
         }
         let mut state = self.state();
@@ -311,16 +346,26 @@ fn handed_over() -> (&'static str, String) {
 
 /// Makes the capsule of a hold.
 fn capsule_of(held: Held, number: Option<i64>) -> Result<Object> {
-    let lost = held.lost();
-    let state = Mutex::new(State::Held(Box::new(held)));
-    let held = Arc::new(PythonHeld { process: std::process::id(), lost, state });
+    capsule(&PythonHeld::new(held, true), number)
+}
+
+impl PythonHeld {
+    pub(super) fn new(held: Held, is_warned_of: bool) -> Arc<Self> {
+        let (lost, settled) = (held.lost(), OnceLock::new());
+        let state = Mutex::new(State::Held(Box::new(held)));
+        Arc::new(PythonHeld { settled, is_warned_of, process: std::process::id(), lost, state })
+    }
+}
+
+/// Makes a capsule of a hold, which ends with the connection of this number.
+pub(super) fn capsule(held: &Arc<PythonHeld>, number: Option<i64>) -> Result<Object> {
     if let Some(number) = number {
         let mut all = of_connections();
         let holds = all.entry(number).or_default();
         holds.retain(|held| held.strong_count() > 0);
-        holds.push(Arc::downgrade(&held));
+        holds.push(Arc::downgrade(held));
     }
-    let raw = Arc::into_raw(held);
+    let raw = Arc::into_raw(held.clone());
     // SAFETY: the capsule gives the reference back with its destructor.
     unsafe {
         let capsule = (py().PyCapsule_New)(raw.cast_mut().cast(), HELD.as_ptr(), Some(free_held));
@@ -342,15 +387,15 @@ unsafe extern "C" fn free_held(capsule: Raw) {
     };
     // A drop takes a tenth of a second at most. The GIL stays: the interpreter may be ending.
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        if held.over().is_none() {
+        if held.is_warned_of && held.over().is_none() {
             warn_of(&held);
         }
         drop(held);
     }));
 }
 
-/// Says that a hold was dropped that nobody has released. It is said here, because a `__del__` would
-/// swallow the exception of a signal handler, also where there is nothing to say.
+/// Warns of a hold that was dropped without being released. A `__del__` would swallow the exception
+/// of a signal handler, also where there is nothing to warn of.
 fn warn_of(held: &PythonHeld) {
     let State::Held(held) = &*held.state() else { return };
     let text = format!(
@@ -423,7 +468,7 @@ pub(crate) unsafe extern "C" fn end_holds(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-fn in_capsule(capsule: &Object) -> Result<Arc<PythonHeld>> {
+pub(super) fn in_capsule(capsule: &Object) -> Result<Arc<PythonHeld>> {
     // SAFETY: the capsule has a reference, and this makes another.
     unsafe {
         let held = (py().PyCapsule_GetPointer)(capsule.as_raw(), HELD.as_ptr());
@@ -563,7 +608,7 @@ fn interrupted() -> FileError {
 }
 
 /// Returns what Python raises for an error of a hold.
-fn failed(error: HoldError<FileError>) -> Failed {
+pub(super) fn failed(error: HoldError<FileError>) -> Failed {
     match error {
         HoldError::Lease(FileError::Verb(Error::Sqlite(failure))) => {
             Failed::Kind("OperationalError", failure.message)
@@ -598,11 +643,11 @@ fn lease_tuple(lease: &Lease) -> Result<Object> {
     tuple(vec![string(&lease.owner)?, integer(lease.token)?, integer(lease.expires_at_ms)?])
 }
 
-fn optional(context: &Context, given: &Object) -> Option<i64> {
+pub(super) fn optional(context: &Context, given: &Object) -> Option<i64> {
     if context.names.is_none(given) { None } else { to_integer(given) }
 }
 
-fn in_duration(ms: i64) -> Duration {
+pub(super) fn in_duration(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 

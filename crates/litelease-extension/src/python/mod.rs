@@ -14,6 +14,8 @@ mod session;
 mod turn;
 mod values;
 mod waiting;
+#[cfg(unix)]
+mod worker;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,7 +93,7 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 23] = [
+static METHODS: [Method; 27] = [
     method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
     method(
         c"call",
@@ -133,6 +135,10 @@ static METHODS: [Method; 23] = [
     method(c"held_hand_over", c"held_hand_over(held, ttl_ms)\n--\n\nHands a hold over.", holds::hand_over),
     method(c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested),
     method(c"held_wait", c"held_wait(held, seconds)\n--\n\nWaits until a hold is over.", holds::wait_lost),
+    method(c"work", c"work(session, path, queue, visibility_ms, first_ms, longest_ms, once, until_empty, number, stop)\n--\n\nBegins to work on a queue.", worker::work),
+    method(c"work_next", c"work_next(worker)\n--\n\nWaits for the next item.", worker::work_next),
+    method(c"work_end", c"work_end(worker, note)\n--\n\nEnds the work on an item.", worker::work_end),
+    method(c"item_settled", c"item_settled(held, how)\n--\n\nNotes what a handler has done with its item.", worker::item_settled),
     method(c"end_calls", c"end_calls()\n--\n\nWaits for the calls of other threads.", end_calls),
     method(c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew),
 ];
@@ -208,18 +214,23 @@ unsafe extern "C" fn call(shared: Raw, arguments: Raw) -> Raw {
         let verb = arguments.item(2)?;
         let values = 3..arguments.tuple_len()?;
         let values = values.map(|at| arguments.item(at)).collect::<Result<_>>()?;
-        let handle = owner.attribute(&context.names.handle)?;
-        // SAFETY: the handle keeps the session alive, and the caller's object keeps the handle.
-        let session = unsafe {
-            let session = (py().PyCapsule_GetPointer)(handle.as_raw(), SESSION.as_ptr());
-            session.cast::<Session>().as_ref().ok_or(Raised)?
-        };
+        let session = session_of(context, &owner)?;
         let is_joined = match context.names.is_none(&is_joined) {
             true => None,
             false => Some(is_joined.is_true()?),
         };
         session.call(&context.fail, Call { session: &owner, is_joined, verb: verb.text()?, values })
     })
+}
+
+/// The session of its object, as long as that lives.
+pub(crate) fn session_of<'o>(context: &Context, owner: &'o Object) -> Result<&'o Session> {
+    let handle = owner.attribute(&context.names.handle)?;
+    // SAFETY: the handle keeps the session alive, and the caller's object keeps the handle.
+    unsafe {
+        let session = (py().PyCapsule_GetPointer)(handle.as_raw(), SESSION.as_ptr());
+        session.cast::<Session>().as_ref().ok_or(Raised)
+    }
 }
 
 unsafe extern "C" fn identity(_: Raw, arguments: Raw) -> Raw {

@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::process;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use litelease_core::Lease;
 use litelease_store::{Error, HostedStore, Misuse, OwnedValue, verb};
@@ -24,6 +26,8 @@ pub(crate) struct Session {
     store: RefCell<Option<HostedStore>>,
     has_autocommit: Cell<Option<bool>>,
     notifier: Notifier,
+    /// Whether a worker's loop runs on the connection.
+    pub(crate) has_worker: Arc<AtomicBool>,
     /// Whether a reference of ours keeps the session alive, because it owes something.
     is_kept: Cell<bool>,
 }
@@ -82,6 +86,7 @@ impl Session {
             store: RefCell::new(None),
             has_autocommit: Cell::new(None),
             notifier: Notifier::default(),
+            has_worker: Arc::default(),
             is_kept: Cell::new(false),
         }
     }
