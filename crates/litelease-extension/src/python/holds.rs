@@ -45,9 +45,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A hold, until it has ended.
 pub(super) struct PythonHeld {
-    /// How the work on an item has ended: then this is a delivery.
+    /// The end of the work on an item, if this is a delivery.
     settled: OnceLock<Settled>,
-    /// Whether dropping it is a mistake that is warned of.
+    /// Dropping it is a mistake that is warned of.
     is_warned_of: bool,
     /// The process that holds it. Asked first: in a forked one the locks may be taken for ever.
     process: u32,

@@ -26,10 +26,10 @@ use crate::python::{Context, context, guarded, raise, session_of};
 
 const WORKER: &CStr = c"litelease.worker";
 
-/// How long its connection waits for another one's lock at a time.
+/// The time that its connection waits for another one's lock at once.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long it tries to open its connection.
+/// The time that it tries to open its connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const SECOND: &str =

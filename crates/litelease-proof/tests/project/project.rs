@@ -273,9 +273,11 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
             "host.rs",
             "library.rs",
             "mod.rs",
+            "opened.rs",
             "session.rs",
             "values.rs",
             "waiting.rs",
+            "worker.rs",
         ],
     ),
     (
