@@ -8,6 +8,8 @@ mod connection;
 mod fork;
 mod place;
 mod rows;
+mod session;
+mod shards;
 pub mod sql;
 mod writer;
 
@@ -19,7 +21,7 @@ use std::time::Duration;
 use litelease_core::{Claimant, Lease, ReleaseResult};
 use litelease_store::{Api, Error, Failure, Store, When, code};
 
-use crate::{Home, NoKeeper, Notifier, ProcessKeeper};
+use crate::{HoldError, Home, NoKeeper, Notifier, ProcessKeeper};
 
 pub use aside::Aside;
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
@@ -27,6 +29,8 @@ pub use fork::let_children_hold;
 pub(crate) use place::Asks;
 pub use place::{FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};
+pub use session::{SessionMembers, open_session};
+pub use shards::{ShardEvent, Shards, ShardsOptions, StoredCheckpoint};
 pub use sql::{release_until, stay_loaded};
 pub use writer::write_lock_pid;
 
@@ -188,6 +192,15 @@ pub enum FileError {
     InTransaction,
     /// The file was moved, deleted or replaced: no other process sees what is granted in it.
     Moved(String),
+    /// Live members of a group share another number of shards.
+    ShardCount {
+        /// The group.
+        group: String,
+        /// Their number.
+        count: i64,
+    },
+    /// A group of shards, or a member, that cannot be.
+    InvalidShards(&'static str),
     /// An error of a verb.
     Verb(Error),
 }
@@ -195,6 +208,12 @@ pub enum FileError {
 impl From<Error> for FileError {
     fn from(error: Error) -> Self {
         FileError::Verb(error)
+    }
+}
+
+impl From<Error> for HoldError<FileError> {
+    fn from(error: Error) -> Self {
+        HoldError::Lease(error.into())
     }
 }
 
@@ -210,6 +229,11 @@ impl fmt::Display for FileError {
             FileError::Moved(file) => {
                 write!(f, "{file} was moved, deleted or replaced while it was open: open it again")
             }
+            FileError::ShardCount { group, count } => write!(
+                f,
+                "the members of {group:?} share {count} shards: join with that count, or let all of them leave"
+            ),
+            FileError::InvalidShards(what) => f.write_str(what),
             FileError::Verb(error) => error.fmt(f),
         }
     }

@@ -20,7 +20,7 @@ from ._pools import Pools
 from ._queue import Item, ItemInfo, ItemState, Queue, QueueInfo
 from ._session import load
 from ._sessions import Session, SessionName
-from ._shards import InvalidShards, ShardAssigned, ShardCount, ShardEvent, ShardLost, ShardRequested, Shards
+from ._shards import ShardAssigned, ShardEvent, ShardLost, ShardRequested, Shards
 from ._tracker import Tracker
 from ._types import (
     Acknowledged,
@@ -45,6 +45,7 @@ from ._types import (
     InvalidDelay,
     InvalidLeaseRow,
     InvalidText,
+    InvalidShards,
     InvalidTime,
     InvalidTtl,
     InvalidUrl,
@@ -73,6 +74,7 @@ from ._types import (
     SchemaMismatch,
     ServerRefused,
     ServerUnreachable,
+    ShardCount,
     Slot,
     Stale,
     StaleReason,

@@ -36,8 +36,16 @@ impl<'c> Aside<'c> {
         more: More<'_>,
     ) -> Result<Held, HoldError<FileError>> {
         let mut place = self.place(more).map_err(HoldError::Lease)?;
+        self.patiently(|| hold(&mut place, wish, ttl, wait))
+    }
+
+    /// Tries again for some time while the file is locked.
+    pub(super) fn patiently<T>(
+        &self,
+        attempt: impl FnMut() -> Result<T, HoldError<FileError>>,
+    ) -> Result<T, HoldError<FileError>> {
         let may_pass = |error: &HoldError<FileError>| matches!(error, HoldError::Lease(error) if self.may_pass(error));
-        self.retrying(may_pass, || hold(&mut place, wish, ttl, wait))
+        self.retrying(may_pass, attempt)
     }
 
     /// Claims a name, and waits for it, as [`acquire`] does.
