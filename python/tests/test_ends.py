@@ -149,13 +149,11 @@ def start_late(work, values):
     return start(begin, ())
 _thread.start_new_thread = start_late
 import litelease
-pools = litelease.Pools(litelease.open(sys.argv[1]).conn)
-pools.register("p", 1)
-held = pools.hold("p", ttl=3600)
+held = litelease.open(sys.argv[1]).hold("x", ttl=3600, on_requested=print)
 """
 
 
-def test_a_process_that_ends_waits_for_a_keeper_that_has_not_begun(path: Path) -> None:
+def test_a_process_that_ends_waits_for_a_listener_that_has_not_begun(path: Path) -> None:
     # A thread that began after the interpreter had freed its state crashed the process. It took a
     # busy machine, and a process that ended right after its first hold.
     done = subprocess.run([sys.executable, "-c", STARTS_LATE, path], capture_output=True, timeout=60, text=True)

@@ -10,6 +10,7 @@ mod place;
 mod rows;
 mod session;
 mod shards;
+mod slots;
 pub mod sql;
 mod writer;
 
@@ -21,7 +22,7 @@ use std::time::Duration;
 use litelease_core::{Claimant, Lease, ReleaseResult};
 use litelease_store::{Api, Error, Failure, Store, When, code};
 
-use crate::{HoldError, Home, NoKeeper, Notifier, ProcessKeeper};
+use crate::{Held, HoldError, Home, NoKeeper, Notifier, ProcessKeeper};
 
 pub use aside::Aside;
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
@@ -31,6 +32,7 @@ pub use place::{FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};
 pub use session::{SessionMembers, open_session};
 pub use shards::{ShardEvent, Shards, ShardsOptions, StoredCheckpoint};
+pub use slots::SlotWish;
 pub use sql::{release_until, stay_loaded};
 pub use writer::write_lock_pid;
 
@@ -105,6 +107,15 @@ impl<'s> FileLeases<'s> {
     /// Returns the live lease on a name.
     pub fn inspect(self, name: &str) -> Result<Option<Lease>, Error> {
         self.store.inspect(name, When::Now, |lease| lease.into_owned())
+    }
+
+    /// Borrows a slot and keeps it alive. Returns the hold, whose secret is the id of the lease, and
+    /// the number of the slot; none if no slot came free in time.
+    pub fn hold_slot(
+        self,
+        wish: &SlotWish<'_>,
+    ) -> Result<Option<(Held, i64)>, HoldError<FileError>> {
+        slots::hold_slot(self, wish, Duration::ZERO)
     }
 
     /// Releases a grant, and notifies waiters.

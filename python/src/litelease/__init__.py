@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from ._cached import Cached, ReadersLeft
 from ._election import Election, Leader, Observer
 from ._fences import Gate, is_stale
-from ._held import Held
-from ._hold import HeldSlot
+from ._held import Held, HeldSlot
 from ._leases import Litelease, open
 from ._library import loadable_path, version
 from ._pools import Pools

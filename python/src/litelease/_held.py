@@ -20,7 +20,7 @@ from ._atomic import start_thread
 from ._leases import Litelease
 from ._session import Session, session_of
 from ._time import Seconds, in_ms
-from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NotRequested, RequestInfo
+from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NoFreeSlot, NotRequested, RequestInfo
 from ._wait import More, Stopped, clock, never
 
 Me = TypeVar("Me", bound="Holding")
@@ -222,6 +222,34 @@ class Held(Holding):
 
     def _open(self) -> Litelease:
         return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))
+
+
+class HeldSlot(Holding):
+    """A slot of a pool that is kept alive while its block runs. Made by ``Pools.hold``. Keep the object, as that of a
+    ``Held``."""
+
+    position: int
+    lease_id: str
+
+    def __init__(
+        self,
+        path: str,
+        id: str,
+        ttl: float,
+        wait: float,
+        note: str | None,
+        conn: sqlite3.Connection | None,
+        stop: Callable[[], bool] = never,
+    ) -> None:
+        _library.find_library()
+        self.name, self._conn = id, conn
+        held = _library.hold_slot(path, id, kept_ms(id, ttl), wait, note, number_of(conn), stop)
+        if held == 0:
+            raise NoFreeSlot(id)
+        if held is None:
+            raise Stopped
+        native, self.lease_id, token, expires_at_ms, self.position = held
+        self._take((native, f"slot {self.position}", token, expires_at_ms))
 
 
 class _Listener:

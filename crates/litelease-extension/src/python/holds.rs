@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
 use litelease_hold::file::{
-    Aside, DatabaseFile, FILES, FileError, More, SessionMembers, let_children_hold, open_session,
-    release_until, stay_loaded,
+    Aside, DatabaseFile, FILES, FileError, More, SessionMembers, SlotWish, let_children_hold,
+    open_session, release_until, stay_loaded,
 };
-use litelease_hold::{Held, HoldError, HolderKind, Identity, Loss, LossSignal, Wish};
+use litelease_hold::{Held, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, Wish};
 use litelease_store::{Error, Failure, OwnedValue, code};
 
 use crate::python::api::{
@@ -106,6 +106,40 @@ pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
             return context.names.none();
         }
         answer_hold(context, answer.map(|held| (held, None)), number)
+    })
+}
+
+/// Holds a slot. Its arguments are the path, the id of the pool, the ttl in ms, the seconds to wait,
+/// a note or None, the number of the connection or None, and a function that says whether to stop.
+///
+/// Answers the capsule with the id of the lease, the token, the expiry and the number of the slot;
+/// or 0 if none came free; or None if it was stopped.
+pub(crate) unsafe extern "C" fn hold_slot(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let given = Object::borrowed(arguments)?;
+        let (file, pool) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
+        let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
+        let (wait, note) = (seconds(&given.item(3)?), given.item(4)?);
+        let note = if context.names.is_none(&note) { None } else { Some(note.text()?) };
+        let (limits, cancel) = (HoldLimits::default(), None);
+        let wish = SlotWish { pool: &pool, ttl, wait, note, limits, cancel };
+        let Waited { answer, was_stopped } =
+            run(context, &file, &given.item(6)?, |aside| aside.hold_slot(&wish))?;
+        match answer {
+            _ if was_stopped => context.names.none(),
+            Ok(None) => integer(0),
+            Ok(Some((held, position))) => {
+                let (lease, token) = (held.grant().secret.clone(), held.token());
+                let expires_at_ms = held.expires_at_ms();
+                let capsule = capsule_of(held, None, optional(context, &given.item(5)?))?;
+                let numbers = [token, expires_at_ms, position].map(integer);
+                let all = [Ok(capsule), string(&lease)].into_iter().chain(numbers);
+                tuple(all.collect::<Result<_>>()?)
+            }
+            Err(error) => raise(context, failed(error)),
+        }
     })
 }
 

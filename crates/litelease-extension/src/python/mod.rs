@@ -91,7 +91,7 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 33] = [
+static METHODS: [Method; 34] = [
     method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
     method(
         c"call",
@@ -124,6 +124,7 @@ static METHODS: [Method; 33] = [
     method(c"find_library", c"find_library(file, open)\n--\n\nFinds the SQLite library of Python's connections.", library::find_library),
     method(c"hold", c"hold(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nHolds a name.", holds::hold),
     method(c"claim_wait", c"claim_wait(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nClaims a name, and waits for it.", holds::claim_wait),
+    method(c"hold_slot", c"hold_slot(path, id, ttl_ms, wait, note, number, stop)\n--\n\nHolds a slot.", holds::hold_slot),
     method(c"session_open", c"session_open(path, identity, ttl_ms, replaces, number, stop)\n--\n\nOpens a session.", holds::session_open),
     method(c"session_claim", c"session_claim(session, path, name, stop)\n--\n\nClaims a name in a session.", holds::session_claim),
     method(c"shards_join", c"shards_join(path, group, count, id, ttl_ms, drain_ms, number, stop)\n--\n\nJoins a group that shares shards.", shards::join),
