@@ -9,7 +9,7 @@ use litelease_store::{Error, Failure, code};
 
 use super::{
     Asks, DatabaseFile, FileConnection, FileError, FileLeases, FilePlace, More, OwnConnection,
-    is_busy,
+    SlotWish, is_busy, slots,
 };
 use crate::{Clock, Held, HoldError, SystemClock, Wish, acquire, hold};
 
@@ -36,8 +36,16 @@ impl<'c> Aside<'c> {
         more: More<'_>,
     ) -> Result<Held, HoldError<FileError>> {
         let mut place = self.place(more).map_err(HoldError::Lease)?;
+        self.patiently(|| hold(&mut place, wish, ttl, wait))
+    }
+
+    /// Tries again for some time while the file is locked.
+    pub(super) fn patiently<T>(
+        &self,
+        attempt: impl FnMut() -> Result<T, HoldError<FileError>>,
+    ) -> Result<T, HoldError<FileError>> {
         let may_pass = |error: &HoldError<FileError>| matches!(error, HoldError::Lease(error) if self.may_pass(error));
-        self.retrying(may_pass, || hold(&mut place, wish, ttl, wait))
+        self.retrying(may_pass, attempt)
     }
 
     /// Claims a name, and waits for it, as [`acquire`] does.
@@ -52,10 +60,22 @@ impl<'c> Aside<'c> {
         Ok(acquired.map(|acquired| acquired.granted.lease))
     }
 
+    /// Borrows a slot and keeps it alive, as [`FileLeases::hold_slot`] does.
+    pub fn hold_slot(
+        &self,
+        wish: &SlotWish<'_>,
+    ) -> Result<Option<(Held, i64)>, HoldError<FileError>> {
+        slots::hold_slot(self.own().map_err(HoldError::Lease)?, wish, self.patience)
+    }
+
     fn place<'m>(&self, more: More<'m>) -> Result<FilePlace<'m, Own<'c>>, FileError> {
+        FilePlace::new(self.own()?, more)
+    }
+
+    fn own(&self) -> Result<Own<'c>, FileError> {
         let open = || OwnConnection::open(self.file, STEP).map_err(FileError::Verb);
         let own = self.retrying(|error| self.may_pass(error), open).map_err(cannot_open)?;
-        FilePlace::new(Own { own, go_on: self.go_on }, more)
+        Ok(Own { own, go_on: self.go_on })
     }
 
     fn may_pass(&self, error: &FileError) -> bool {

@@ -274,6 +274,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
             "library.rs",
             "mod.rs",
             "session.rs",
+            "shards.rs",
             "values.rs",
             "waiting.rs",
         ],
