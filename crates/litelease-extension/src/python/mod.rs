@@ -13,6 +13,8 @@ mod library;
 #[cfg(unix)]
 mod opened;
 mod session;
+#[cfg(unix)]
+mod shards;
 mod turn;
 mod values;
 mod waiting;
@@ -95,7 +97,7 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 28] = [
+static METHODS: [Method; 39] = [
     method(c"session", c"session(opened)\n--\n\nMakes the handle of a session.", session),
     method(c"opened", c"opened(open)\n--\n\nOpens a connection, and returns how the library reaches it.", opened::opened),
     method(
@@ -129,6 +131,17 @@ static METHODS: [Method; 28] = [
     method(c"find_library", c"find_library(file, open)\n--\n\nFinds the SQLite library of Python's connections.", library::find_library),
     method(c"hold", c"hold(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nHolds a name.", holds::hold),
     method(c"claim_wait", c"claim_wait(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nClaims a name, and waits for it.", holds::claim_wait),
+    method(c"hold_slot", c"hold_slot(path, id, ttl_ms, wait, note, number, stop)\n--\n\nHolds a slot.", holds::hold_slot),
+    method(c"session_open", c"session_open(path, identity, ttl_ms, replaces, number, stop)\n--\n\nOpens a session.", holds::session_open),
+    method(c"session_claim", c"session_claim(session, path, name, stop)\n--\n\nClaims a name in a session.", holds::session_claim),
+    method(c"shards_join", c"shards_join(path, group, count, id, ttl_ms, drain_ms, number, stop)\n--\n\nJoins a group that shares shards.", shards::join),
+    method(c"shards_next", c"shards_next(shards, seconds)\n--\n\nWaits for an event.", shards::next),
+    method(c"shards_held", c"shards_held(shards)\n--\n\nReturns the shards that are held.", shards::held),
+    method(c"shards_check", c"shards_check(shards, shard)\n--\n\nChecks a shard.", shards::check),
+    method(c"shards_checkpoint", c"shards_checkpoint(shards, shard, value)\n--\n\nStores a checkpoint.", shards::checkpoint),
+    method(c"shards_hand_over", c"shards_hand_over(shards, shard)\n--\n\nHands a shard over.", shards::hand_over),
+    method(c"shards_release", c"shards_release(shards, shard)\n--\n\nGives a shard up.", shards::release),
+    method(c"shards_leave", c"shards_leave(shards)\n--\n\nLeaves the group.", shards::leave),
     method(c"closer", c"closer(number)\n--\n\nMakes what ends the holds of a connection when it is freed.", holds::closer),
     method(c"end_holds", c"end_holds(number)\n--\n\nReleases the holds of a connection, or all.", holds::end_holds),
     method(c"held_check", c"held_check(held)\n--\n\nReturns why a hold is over, if it is.", holds::check),

@@ -275,6 +275,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
             "mod.rs",
             "opened.rs",
             "session.rs",
+            "shards.rs",
             "values.rs",
             "waiting.rs",
             "worker.rs",
