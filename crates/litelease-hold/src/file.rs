@@ -4,6 +4,7 @@
 //! The database is never opened but by SQLite: closing it again would drop SQLite's locks on it.
 
 mod aside;
+mod cached;
 mod connection;
 mod fork;
 mod place;
@@ -25,6 +26,7 @@ use litelease_store::{Api, Error, Failure, Store, When, code};
 use crate::{Held, HoldError, Home, NoKeeper, Notifier, ProcessKeeper};
 
 pub use aside::Aside;
+pub use cached::CachedReader;
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
 pub use fork::let_children_hold;
 pub(crate) use place::Asks;

@@ -27,7 +27,6 @@ use crate::python::session::Failed;
 use crate::python::values::to_integer;
 use crate::python::{Context, context, guarded, raise};
 
-const HELD: &CStr = c"litelease.held";
 const CLOSER: &CStr = c"litelease.closer";
 
 /// How long a signal's handler has to wait at most.
@@ -401,6 +400,10 @@ impl PythonHeld {
     }
 }
 
+impl api::InCapsule for PythonHeld {
+    const NAME: &'static CStr = c"litelease.held";
+}
+
 impl Ending for PythonHeld {
     fn end(&self, kind: &'static str, text: &str) -> Option<Held> {
         if self.process != std::process::id() {
@@ -448,28 +451,7 @@ fn capsule_of(
         let weak: Weak<PythonHeld> = Arc::downgrade(&held);
         ends_with(number, weak);
     }
-    let raw = Arc::into_raw(held);
-    // SAFETY: the capsule gives the reference back with its destructor.
-    unsafe {
-        let capsule = (py().PyCapsule_New)(raw.cast_mut().cast(), HELD.as_ptr(), Some(free_held));
-        if capsule.is_null() {
-            drop(Arc::from_raw(raw));
-        }
-        Object::owned(capsule)
-    }
-}
-
-unsafe extern "C" fn free_held(capsule: Raw) {
-    // SAFETY: Python calls it once, for a capsule of `capsule_of`.
-    let held = unsafe {
-        let held = (py().PyCapsule_GetPointer)(capsule, HELD.as_ptr());
-        if held.is_null() {
-            return;
-        }
-        Arc::from_raw(held.cast::<PythonHeld>())
-    };
-    // A drop takes a tenth of a second at most. The GIL stays: the interpreter may be ending.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
+    api::capsule_of(held)
 }
 
 /// Has a handle end with a connection.
@@ -543,18 +525,6 @@ pub(crate) unsafe extern "C" fn end_holds(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-fn in_capsule(capsule: &Object) -> Result<Arc<PythonHeld>> {
-    // SAFETY: the capsule has a reference, and this makes another.
-    unsafe {
-        let held = (py().PyCapsule_GetPointer)(capsule.as_raw(), HELD.as_ptr());
-        if held.is_null() {
-            return Err(Raised);
-        }
-        Arc::increment_strong_count(held.cast::<PythonHeld>());
-        Ok(Arc::from_raw(held.cast::<PythonHeld>()))
-    }
-}
-
 /// Calls `work` with the hold of a capsule and the other arguments.
 fn with_held(
     shared: Raw,
@@ -565,7 +535,7 @@ fn with_held(
         // SAFETY: Python passes what the function was made with.
         let context = unsafe { context(shared) }?;
         let arguments = Object::borrowed(arguments)?;
-        work(context, &*in_capsule(&arguments.item(0)?)?, &arguments)
+        work(context, &*api::in_capsule::<PythonHeld>(&arguments.item(0)?)?, &arguments)
     })
 }
 

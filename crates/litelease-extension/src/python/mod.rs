@@ -6,6 +6,8 @@
 
 mod api;
 #[cfg(unix)]
+mod cached;
+#[cfg(unix)]
 mod holds;
 mod host;
 #[cfg(unix)]
@@ -91,7 +93,7 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 34] = [
+static METHODS: [Method; 39] = [
     method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
     method(
         c"call",
@@ -135,6 +137,11 @@ static METHODS: [Method; 34] = [
     method(c"shards_hand_over", c"shards_hand_over(shards, shard)\n--\n\nHands a shard over.", shards::hand_over),
     method(c"shards_release", c"shards_release(shards, shard)\n--\n\nGives a shard up.", shards::release),
     method(c"shards_leave", c"shards_leave(shards)\n--\n\nLeaves the group.", shards::leave),
+    method(c"cached_open", c"cached_open(path, name, ttl_ms)\n--\n\nMakes the reader of a cached value.", cached::open),
+    method(c"cached_trusted_for", c"cached_trusted_for(reader, version)\n--\n\nReturns for how long a value can be trusted.", cached::trusted_for),
+    method(c"cached_acquire", c"cached_acquire(reader)\n--\n\nAsks for a read.", cached::acquire),
+    method(c"cached_give_way", c"cached_give_way(reader)\n--\n\nGives the read up if a writer has the name.", cached::give_way),
+    method(c"cached_close", c"cached_close(reader)\n--\n\nGives the read up for good.", cached::close),
     method(c"closer", c"closer(number)\n--\n\nMakes what ends the holds of a connection when it is freed.", holds::closer),
     method(c"end_holds", c"end_holds(number)\n--\n\nReleases the holds of a connection, or all.", holds::end_holds),
     method(c"held_check", c"held_check(held)\n--\n\nReturns why a hold is over, if it is.", holds::check),

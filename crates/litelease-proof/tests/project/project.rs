@@ -269,6 +269,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
         "crates/litelease-extension/src/python",
         &[
             "api.rs",
+            "cached.rs",
             "holds.rs",
             "host.rs",
             "library.rs",
