@@ -10,8 +10,7 @@ from typing import Callable, TypeVar
 
 from . import _keeper, _library
 from ._fences import Value
-from ._held import Held
-from ._hold import loss
+from ._held import Held, loss
 from ._leases import Litelease
 from ._time import Seconds, in_seconds
 from ._types import LeaderInfo, LiteleaseError, Loss, Lost, Reason, Rejected, RequestInfo, Unchanged, Vacant

@@ -20,7 +20,7 @@ from ._atomic import start_thread
 from ._leases import Litelease
 from ._session import Session, session_of
 from ._time import Seconds, in_ms
-from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NoFreeSlot, NotRequested, RequestInfo
+from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NoFreeSlot, NotRequested, Reason, Rejected, RequestInfo
 from ._wait import More, Stopped, clock, never
 
 Me = TypeVar("Me", bound="Holding")
@@ -32,6 +32,28 @@ _ENDS = ("Released", "HandedOver")
 # How often a holder that listens looks for a request. The library has heard of it before.
 _LISTEN_EVERY = 0.05
 _numbers = itertools.count(1)
+# Why a limit refuses to renew a lease that stands.
+_LIMITS = {
+    Reason.NO_PROGRESS: Loss("NoProgress", "no progress was made within the time that it has"),
+    Reason.TIME_IS_UP: Loss("TimeIsUp", "the time that it may be held is up"),
+    Reason.REQUESTED: Loss("Requested", "it was requested, and the time to hand it over is up"),
+}
+
+
+def loss(token: int, rejected: Rejected) -> Loss:
+    """Returns what a rejection means for a holder that has not released its lease."""
+    reason, current, newest = rejected.reason, rejected.current, rejected.newest
+    if reason in _LIMITS:
+        return _LIMITS[reason]
+    kinds = {Reason.RELEASED: "ReleasedElsewhere", Reason.EXPIRED: "Expired", Reason.SUPERSEDED: "Superseded"}
+    # The row may know less than the holder: then it is another file, or an older one.
+    kind = kinds.get(reason, "FileReplaced")
+    if current is not None and current.token != token:
+        kind = "Superseded"
+    elif reason is Reason.SUPERSEDED and newest == token + 1:
+        # A token that grew by one without anybody having it is what a break leaves behind.
+        kind = "Broken"
+    return Loss(kind, reason.value)
 
 
 def number_of(conn: sqlite3.Connection | None) -> int | None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Callable, TypeVar
 
 from . import _keeper, _library
+from ._held import _LIMITS, loss
 from ._leases import Litelease
 from ._time import in_ms
 from ._types import CommitUnknown, InvalidTtl, LiteleaseError, Loss, Lost, Reason, Rejected
@@ -20,36 +21,11 @@ from ._wait import clock, until
 
 Me = TypeVar("Me", bound="Hold")
 
-_NOT_REQUESTED = "{!r}: nobody has asked for the lease: hand it to an owner by name with transfer, or release it"
 # How long before the end of trust a locked file is tried every millisecond, and then more often.
 _HURRY = 10.0
 _LATE = Loss("Expired", "it could not be renewed in time")
 _CLOSED = Loss("Closed", "its connection was closed")
 _REPLACED = Loss("FileReplaced", "the database file was moved, deleted or replaced")
-# Why a limit refuses to renew a lease that stands.
-_LIMITS = {
-    Reason.NO_PROGRESS: Loss("NoProgress", "no progress was made within the time that it has"),
-    Reason.TIME_IS_UP: Loss("TimeIsUp", "the time that it may be held is up"),
-    Reason.REQUESTED: Loss("Requested", "it was requested, and the time to hand it over is up"),
-}
-
-
-def loss(token: int, rejected: Rejected) -> Loss:
-    """Returns what a rejection means for a holder that has not released its lease."""
-    reason, current, newest = rejected.reason, rejected.current, rejected.newest
-    if reason in _LIMITS:
-        return _LIMITS[reason]
-    kinds = {Reason.RELEASED: "ReleasedElsewhere", Reason.EXPIRED: "Expired", Reason.SUPERSEDED: "Superseded"}
-    # The row may know less than the holder: then it is another file, or an older one.
-    kind = kinds.get(reason, "FileReplaced")
-    if current is not None and current.token != token:
-        kind = "Superseded"
-    elif reason is Reason.SUPERSEDED and newest == token + 1:
-        # A token that grew by one without anybody having it is what a break leaves behind.
-        kind = "Broken"
-    return Loss(kind, reason.value)
-
-
 class Hold:
     """What a held lease and a held slot have in common.
 

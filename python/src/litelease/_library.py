@@ -102,6 +102,11 @@ held_release: Callable[[object], "tuple[str, str] | int"] = _made["held_release"
 held_hand_over: Callable[[object, int], Any] = _made["held_hand_over"]
 held_requested: Callable[[object], "tuple[str, int] | None"] = _made["held_requested"]
 held_wait: Callable[[object, float], bool] = _made["held_wait"]
+clock: Callable[[], float] = _made["clock"]
+trust_begin: Callable[[str, str, int, float, float], object] = _made["trust_begin"]
+trust_until: Callable[[object], float] = _made["trust_until"]
+trust_due: Callable[[object], "float | None"] = _made["trust_due"]
+trust_settle: Callable[..., "float | None"] = _made["trust_settle"]
 begin_anew: Callable[[], None] = _made["begin_anew"]
 end_calls: Callable[[], None] = _made["end_calls"]
 

@@ -21,10 +21,8 @@ T = TypeVar("T")
 _TWO_LIBRARIES = "two libraries in one process drop each other's locks"
 
 
-def clock() -> float:
-    """Returns seconds on a monotonic clock, which includes suspended time where the system can tell."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+# Seconds on a monotonic clock, which includes suspended time where the system can tell.
+clock = _library.clock
 
 
 class Stopped(LiteleaseError):

@@ -15,7 +15,10 @@ use litelease_hold::file::{
     Aside, DatabaseFile, FILES, FileError, More, SessionMembers, SlotWish, let_children_hold,
     open_session, release_until, stay_loaded,
 };
-use litelease_hold::{Held, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, Wish};
+use litelease_hold::{
+    Clock, Held, Hold, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, SystemClock,
+    Wish,
+};
 use litelease_store::{Error, Failure, OwnedValue, code};
 
 use crate::python::api::{
@@ -52,6 +55,8 @@ pub(super) struct PythonHeld {
 enum State {
     /// With the session whose identity it is, if it is one.
     Held(Box<Held>, Option<Arc<SessionMembers>>),
+    /// It is on a server, and Python renews it.
+    OnServer(Arc<Hold>),
     /// It is being handed over.
     Moving,
     /// It has ended like this.
@@ -394,10 +399,35 @@ impl PythonHeld {
         }
         match &*self.state() {
             State::Held(held, _) => held.check().err().map(|lost| of_loss(&lost.reason)),
+            State::OnServer(hold) => hold.check(SystemClock.now()).err().map(|loss| of_loss(&loss)),
             State::Moving => Some(handed_over()),
             State::Ended { kind, text } => Some((*kind, text.clone())),
         }
     }
+}
+
+impl PythonHeld {
+    /// Returns the hold of a grant on a server, unless it has ended.
+    pub(super) fn server_hold(&self) -> Option<Arc<Hold>> {
+        if self.process != std::process::id() {
+            return None;
+        }
+        match &*self.state() {
+            State::OnServer(hold) => Some(hold.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// Makes the capsule of a grant on a server.
+pub(super) fn of_server(hold: Arc<Hold>) -> Result<Object> {
+    let lost = of_hold(&hold);
+    let state = Mutex::new(State::OnServer(hold));
+    api::capsule_of(Arc::new(PythonHeld { process: std::process::id(), lost, state }))
+}
+
+fn of_hold(hold: &Arc<Hold>) -> LossSignal {
+    LossSignal::new(hold.clone(), Arc::new(SystemClock))
 }
 
 impl api::InCapsule for PythonHeld {
@@ -410,6 +440,13 @@ impl Ending for PythonHeld {
             return None;
         }
         let mut state = self.state();
+        if let State::OnServer(hold) = &*state {
+            let lost = hold.check(SystemClock.now()).err().map(|loss| of_loss(&loss));
+            hold.end();
+            let (kind, text) = lost.unwrap_or((kind, text.to_owned()));
+            *state = State::Ended { kind, text };
+            return None;
+        }
         let State::Held(held, _) = &*state else { return None };
         // What was lost before stays lost for that reason.
         let lost = held.check().err().map(|lost| of_loss(&lost.reason));
@@ -557,6 +594,7 @@ pub(crate) unsafe extern "C" fn state(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| {
         let (trusted, expires_at_ms, trouble) = match &*held.state() {
             State::Held(held, _) => (held.trusted_for(), held.expires_at_ms(), held.trouble()),
+            State::OnServer(hold) => (of_hold(hold).trusted_for(), 0, hold.trouble()),
             _ => (Duration::ZERO, 0, None),
         };
         let trouble = over(context, trouble.as_ref().map(of_loss))?;

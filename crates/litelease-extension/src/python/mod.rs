@@ -15,6 +15,8 @@ mod library;
 mod session;
 #[cfg(unix)]
 mod shards;
+#[cfg(unix)]
+mod trust;
 mod turn;
 mod values;
 mod waiting;
@@ -93,7 +95,7 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 39] = [
+static METHODS: [Method; 44] = [
     method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
     method(
         c"call",
@@ -151,6 +153,11 @@ static METHODS: [Method; 39] = [
     method(c"held_hand_over", c"held_hand_over(held, ttl_ms)\n--\n\nHands a hold over.", holds::hand_over),
     method(c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested),
     method(c"held_wait", c"held_wait(held, seconds)\n--\n\nWaits until a hold is over.", holds::wait_lost),
+    method(c"clock", c"clock()\n--\n\nReturns seconds on the clock that measures trust.", trust::clock),
+    method(c"trust_begin", c"trust_begin(name, owner, token, ttl, start)\n--\n\nMakes the hold of a grant on a server.", trust::begin),
+    method(c"trust_until", c"trust_until(held)\n--\n\nReturns until when a hold is trusted.", trust::until),
+    method(c"trust_due", c"trust_due(held)\n--\n\nReturns when a renewal is due.", trust::due),
+    method(c"trust_settle", c"trust_settle(held, start, granted, kind, by, error)\n--\n\nNotes the answer to a renewal.", trust::settle),
     method(c"end_calls", c"end_calls()\n--\n\nWaits for the calls of other threads.", end_calls),
     method(c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew),
 ];

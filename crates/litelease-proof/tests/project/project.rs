@@ -276,6 +276,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
             "mod.rs",
             "session.rs",
             "shards.rs",
+            "trust.rs",
             "values.rs",
             "waiting.rs",
         ],
