@@ -6,6 +6,7 @@
 mod aside;
 mod cached;
 mod connection;
+mod deliveries;
 mod fork;
 mod place;
 mod rows;
@@ -25,12 +26,12 @@ use litelease_store::{Api, Error, Failure, Store, When, code};
 
 use crate::{Held, HoldError, Home, NoKeeper, Notifier, ProcessKeeper};
 
-pub use aside::Aside;
+pub use aside::{Aside, Own};
 pub use cached::CachedReader;
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
+pub use deliveries::{FileDeliveries, FileQueue};
 pub use fork::let_children_hold;
-pub(crate) use place::Asks;
-pub use place::{FilePlace, More, open_rows, patiently};
+pub use place::{Asks, FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};
 pub use session::{SessionMembers, open_session};
 pub use shards::{ShardEvent, Shards, ShardsOptions, StoredCheckpoint};

@@ -77,7 +77,7 @@ impl Store {
 
     /// Checks whether a transaction that the store has opened for its caller was not ended through
     /// the store yet.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.transaction_state.in_transaction.get()
     }
 

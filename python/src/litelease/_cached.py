@@ -11,13 +11,11 @@ from typing import Callable, Generator, Generic, TypeVar
 
 from . import _library
 from ._held import Held, kept_ms
-from ._keeper import file_of
 from ._leases import Litelease
 from ._sessions import place_of
 from ._time import Seconds, in_seconds
 from ._types import LiteleaseError, Reader
-from ._wait import clock
-from ._worker import nap
+from ._wait import clock, inode_of, nap
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -67,7 +65,7 @@ class Cached(Generic[T]):
         ttl: Seconds = 60.0,
     ) -> None:
         self._path, _ = place_of(db, "Cached")
-        self._file, self.name, self._load = file_of(self._path), name, load
+        self._file, self.name, self._load = inode_of(self._path), name, load
         _library.find_library()
         self._native, self._reader = _library.cached_open(self._path, name, kept_ms(name, in_seconds(ttl)))
         # The value with its version; empty if none was loaded under a read.
@@ -157,7 +155,7 @@ class Cached(Generic[T]):
 
     @contextlib.contextmanager
     def _using(self) -> Generator[Litelease, None, None]:
-        if file_of(self._path) != self._file:  # opening a file that was deleted would make it
+        if inode_of(self._path) != self._file:  # opening a file that was deleted would make it
             raise LiteleaseError(f"{self._path} was moved, deleted or replaced: open it again")
         conn = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:

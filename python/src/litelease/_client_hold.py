@@ -81,7 +81,6 @@ def window(name: str, ttl: float) -> tuple[float, float]:
 class RemoteHold(Holding):
     """What a lease and a slot that are held on a server have in common."""
 
-    _is_kept = False  # the keeper tells that it was dropped
     # Until when its release is asked for again; None before it begins.
     _released_until: float | None = None
     _is_returned = _is_handed = False

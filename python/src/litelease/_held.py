@@ -10,25 +10,24 @@ import itertools
 import sqlite3
 import threading
 import time
-import warnings
 import weakref
 from types import TracebackType
 from typing import Any, Callable, TypeVar
 
-from . import _keeper, _library
+from . import _library
 from ._atomic import start_thread
 from ._leases import Litelease
 from ._session import Session, session_of
 from ._time import Seconds, in_ms
 from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NoFreeSlot, NotRequested, Reason, Rejected, RequestInfo
-from ._wait import More, Stopped, clock, never
+from ._wait import More, Stopped, clock, inode_of, never
 
 Me = TypeVar("Me", bound="Holding")
 
 NOT_REQUESTED = "{!r}: nobody has asked for the lease: hand it to an owner by name with transfer, or release it"
 REPLACED = Loss("FileReplaced", "the database file was moved, deleted or replaced")
 # How a hold ends without being lost.
-_ENDS = ("Released", "HandedOver")
+_ENDS = ("Released", "HandedOver", "Settled")
 # How often a holder that listens looks for a request. The library has heard of it before.
 _LISTEN_EVERY = 0.05
 _numbers = itertools.count(1)
@@ -110,7 +109,6 @@ class Holding:
     token: int
     lost: LossEvent
     _native: object = None
-    _is_kept = True
 
     def _take(self, answer: Any, whose: str = "") -> None:
         """Takes over what the library has granted; raises ``HoldTimeout`` if it has not, and ``Lost`` if ``whose`` is."""
@@ -167,12 +165,6 @@ class Holding:
         finally:
             _library.held_release(self._native)  # if an exception has come before
 
-    def __del__(self) -> None:
-        if self._is_kept and self._native is not None and _library.held_check(self._native) is None:
-            warnings.warn(
-                f"the hold on {self.name!r} was garbage-collected, so it is released: keep what hold() returns", ResourceWarning
-            )
-
 
 class Held(Holding):
     """A lease that is kept alive while its block runs. Made by ``Litelease.hold``.
@@ -201,7 +193,7 @@ class Held(Holding):
     ) -> None:
         _library.find_library()
         # The connection is referred to: the hold ends when it is closed.
-        self.name, self._path, self._file, self._conn = name, path, _keeper.file_of(path), conn
+        self.name, self._path, self._file, self._conn = name, path, inode_of(path), conn
         # What is granted ends with the limit, too.
         ttl_ms = kept_ms(name, ttl, more.max_time_ms)
         limits = (more.progress_within_ms, more.max_time_ms, more.request_ms)
@@ -240,7 +232,7 @@ class Held(Holding):
 
     def _was_replaced(self) -> bool:
         """Checks whether the file was replaced since the claim."""
-        return _keeper.file_of(self._path) != self._file
+        return inode_of(self._path) != self._file
 
     def _open(self) -> Litelease:
         return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))

@@ -58,7 +58,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     init = _library.litelease_python_init
     init.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.py_object, ctypes.py_object]
     init.restype = ctypes.py_object
-    classes = (None, str, int, float, bytes, sqlite3.Error, tuple, list, TypeError)
+    classes = (None, str, int, float, bytes, sqlite3.Error, tuple, list, TypeError, ResourceWarning)
     made: dict[str, Callable[..., Any]] = init((ctypes.c_void_p * len(names))(*addresses), classes, _fail)
     return made
 
@@ -107,6 +107,10 @@ trust_begin: Callable[[str, str, int, float, float], object] = _made["trust_begi
 trust_until: Callable[[object], float] = _made["trust_until"]
 trust_due: Callable[[object], "float | None"] = _made["trust_due"]
 trust_settle: Callable[..., "float | None"] = _made["trust_settle"]
+work: Callable[..., object] = _made["work"]
+work_next: Callable[[object], Any] = _made["work_next"]
+work_end: Callable[[object, "str | None"], str] = _made["work_end"]
+item_settled: Callable[[object, str], object] = _made["item_settled"]
 begin_anew: Callable[[], None] = _made["begin_anew"]
 end_calls: Callable[[], None] = _made["end_calls"]
 

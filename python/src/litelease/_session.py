@@ -91,8 +91,10 @@ def _load(session: Session, is_joined: bool | None, why: str) -> None:
         )
 
 
-# All sessions by the ids of their connections, which live as long as a session does.
-_sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
+# All sessions by the ids of their connections, which live as long as a session does. Not a
+# WeakValueDictionary: it forgets a value in Python, where an exception of a signal handler's would
+# be swallowed.
+_sessions: dict[int, weakref.ref[Session]] = {}
 _finding = threading.RLock()
 
 
@@ -104,9 +106,13 @@ def session_of(connection: sqlite3.Connection) -> Session:
     try:
         try:
             taken.extend(map(_finding.acquire, (True,)))
-            session = _sessions.get(id(connection))
+            key = id(connection)
+            known = _sessions.get(key)
+            session = None if known is None else known()
             if session is None:
-                session = _sessions[id(connection)] = Session(connection)
+                session = Session(connection)
+                # Called with the reference, which `pop` takes for a default.
+                _sessions[key] = weakref.ref(session, functools.partial(_sessions.pop, key))
             return session
         finally:
             if taken:

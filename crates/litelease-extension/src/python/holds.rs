@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
@@ -16,8 +16,8 @@ use litelease_hold::file::{
     open_session, release_until, stay_loaded,
 };
 use litelease_hold::{
-    Clock, Held, Hold, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, SystemClock,
-    Wish,
+    Clock, Held, Hold, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, Settled,
+    SystemClock, Wish, abandon,
 };
 use litelease_store::{Error, Failure, OwnedValue, code};
 
@@ -46,6 +46,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A hold, until it has ended.
 pub(super) struct PythonHeld {
+    /// How the work on an item has ended: then this is a delivery.
+    settled: OnceLock<Settled>,
+    /// Dropping it is a mistake that is warned of.
+    is_warned_of: bool,
     /// The process that holds it. Asked first: in a forked one the locks may be taken for ever.
     process: u32,
     lost: LossSignal,
@@ -77,7 +81,7 @@ type Endings = Vec<Weak<dyn Ending>>;
 static OF_CONNECTION: Mutex<BTreeMap<i64, Endings>> = Mutex::new(BTreeMap::new());
 
 const ENDING: &str = "the interpreter is shutting down";
-const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
+pub(super) const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
                           neither a shared library nor able to load extensions";
 
 /// Holds a name. Its arguments are the path, the name, the ttl in ms, the seconds to wait, the
@@ -113,7 +117,8 @@ pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-/// Holds a slot. Its arguments are the path, the id of the pool, the ttl in ms, the seconds to wait,
+/// Holds a slot. Its arguments are the path, the id of the pool, the ttl in ms, the seconds to
+/// wait,
 /// a note or None, the number of the connection or None, and a function that says whether to stop.
 ///
 /// Answers the capsule with the id of the lease, the token, the expiry and the number of the slot;
@@ -228,7 +233,7 @@ pub(crate) unsafe extern "C" fn claim_wait(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-/// What a caller asks for.
+/// The request of a caller.
 struct Asked {
     file: DatabaseFile,
     name: String,
@@ -243,7 +248,7 @@ struct Asked {
 /// The answer to a caller, and whether it was told to stop.
 pub(super) struct Waited<T> {
     pub(super) answer: T,
-    was_stopped: bool,
+    pub(super) was_stopped: bool,
 }
 
 impl Asked {
@@ -276,47 +281,20 @@ impl Asked {
     }
 }
 
-/// Asks without the GIL, and lets Python handle signals meanwhile. `stop` says whether to stop, or
-/// is None.
+/// Asks aside without the GIL, and lets Python handle signals meanwhile. `stop` says whether to
+/// stop, or is None.
 pub(super) fn run<T>(
     context: &'static Context,
     file: &DatabaseFile,
     stop: &Object,
     ask: impl FnOnce(&Aside<'_>) -> T,
 ) -> Result<Waited<T>> {
-    let Some(_counted) = context.calls.begin() else { return Err(ending(context)) };
-    let_children_hold();
-    stay_loaded(file);
-    let gil = Gil::default();
-    let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
-    let is_stopped = || match context.names.is_none(stop) {
-        true => Ok(false),
-        false => stop.call(vec![])?.is_true(),
-    };
-    let go_on = || {
-        if was_stopped.get() || has_raised.get() {
-            return Err(interrupted());
-        }
-        gil.taken(|| match check_signals().and_then(|()| is_stopped()) {
-            Ok(is_stopped) => was_stopped.set(is_stopped),
-            Err(Raised) => has_raised.set(true),
-        });
-        match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
-            true => Err(interrupted()),
-            false => Ok(()),
-        }
-    };
-    let aside = Aside { file, patience: PATIENCE, go_on: &go_on };
-    let answer = gil.released(|| ask(&aside));
-    match has_raised.get() {
-        // The handler's exception is still set. What was granted is given back.
-        true => {
-            let exception = api::take_exception()?;
-            drop(answer);
-            Err(api::set_exception(exception))
-        }
-        false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
-    }
+    let stop = (!context.names.is_none(stop)).then_some(stop);
+    wait(context, stop, |go_on| {
+        let_children_hold();
+        stay_loaded(file);
+        ask(&Aside { file, patience: PATIENCE, go_on })
+    })
 }
 
 impl Context {
@@ -357,6 +335,42 @@ pub(super) fn name_at(context: &'static Context, given: &Object, at: usize) -> R
     }
 }
 
+/// Asks without the GIL, and lets Python handle signals meanwhile. What it asks is given a function
+/// that fails if Python wants to wait no longer.
+pub(super) fn wait<T>(
+    context: &'static Context,
+    stop: Option<&Object>,
+    ask: impl FnOnce(&dyn Fn() -> Result<(), FileError>) -> T,
+) -> Result<Waited<T>> {
+    let Some(_counted) = context.calls.begin() else { return Err(ending(context)) };
+    let gil = Gil::default();
+    let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
+    let is_stopped = || stop.map_or(Ok(false), |stop| stop.call(vec![])?.is_true());
+    let go_on = || {
+        if was_stopped.get() || has_raised.get() {
+            return Err(interrupted());
+        }
+        gil.taken(|| match check_signals().and_then(|()| is_stopped()) {
+            Ok(is_stopped) => was_stopped.set(is_stopped),
+            Err(Raised) => has_raised.set(true),
+        });
+        match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
+            true => Err(interrupted()),
+            false => Ok(()),
+        }
+    };
+    let answer = gil.released(|| ask(&go_on));
+    match has_raised.get() {
+        // The handler's exception is still set. What was granted is given back.
+        true => {
+            let exception = api::take_exception()?;
+            drop(answer);
+            Err(api::set_exception(exception))
+        }
+        false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
+    }
+}
+
 /// The GIL, which is released and now and then taken for a moment.
 #[derive(Default)]
 struct Gil(Cell<Option<*mut c_void>>);
@@ -393,9 +407,14 @@ impl PythonHeld {
     }
 
     /// Returns why it is over, if it is: the kind and the text.
-    fn over(&self) -> Option<(&'static str, String)> {
+    pub(super) fn over(&self) -> Option<(&'static str, String)> {
         if self.process != std::process::id() {
             return Some(of_loss(&Loss::Forked));
+        }
+        match self.settled.get() {
+            Some(Settled::Lost) => return Some(of_loss(&Loss::Expired)),
+            Some(_) => return Some(("Settled", "it was settled".into())),
+            None => {}
         }
         match &*self.state() {
             State::Held(held, _) => held.check().err().map(|lost| of_loss(&lost.reason)),
@@ -407,6 +426,19 @@ impl PythonHeld {
 }
 
 impl PythonHeld {
+    /// Notes how the work on an item has ended. Nothing is extended any more.
+    pub(super) fn settle(&self, how: Settled) {
+        if self.settled.set(how).is_ok()
+            && let State::Held(held, _) = &*self.state()
+        {
+            abandon(held);
+        }
+    }
+
+    pub(super) fn settled(&self) -> Option<Settled> {
+        self.settled.get().copied()
+    }
+
     /// Returns the hold of a grant on a server, unless it has ended.
     pub(super) fn server_hold(&self) -> Option<Arc<Hold>> {
         if self.process != std::process::id() {
@@ -423,7 +455,8 @@ impl PythonHeld {
 pub(super) fn of_server(hold: Arc<Hold>) -> Result<Object> {
     let lost = of_hold(&hold);
     let state = Mutex::new(State::OnServer(hold));
-    api::capsule_of(Arc::new(PythonHeld { process: std::process::id(), lost, state }))
+    let (settled, process) = (OnceLock::new(), std::process::id());
+    api::capsule_of(Arc::new(PythonHeld { settled, is_warned_of: false, process, lost, state }))
 }
 
 fn of_hold(hold: &Arc<Hold>) -> LossSignal {
@@ -432,11 +465,17 @@ fn of_hold(hold: &Arc<Hold>) -> LossSignal {
 
 impl api::InCapsule for PythonHeld {
     const NAME: &'static CStr = c"litelease.held";
+
+    fn freed(&self) {
+        if self.is_warned_of && self.over().is_none() {
+            warn_of(self);
+        }
+    }
 }
 
 impl Ending for PythonHeld {
     fn end(&self, kind: &'static str, text: &str) -> Option<Held> {
-        if self.process != std::process::id() {
+        if self.process != std::process::id() || self.settled.get().is_some() {
             return None;
         }
         let mut state = self.state();
@@ -481,14 +520,28 @@ fn capsule_of(
     session: Option<Arc<SessionMembers>>,
     number: Option<i64>,
 ) -> Result<Object> {
-    let lost = held.lost();
-    let state = Mutex::new(State::Held(Box::new(held), session));
-    let held = Arc::new(PythonHeld { process: std::process::id(), lost, state });
+    capsule(&PythonHeld::new(held, session, number != Some(NEVER)), number)
+}
+
+impl PythonHeld {
+    pub(super) fn new(
+        held: Held,
+        session: Option<Arc<SessionMembers>>,
+        is_warned_of: bool,
+    ) -> Arc<Self> {
+        let (lost, settled) = (held.lost(), OnceLock::new());
+        let state = Mutex::new(State::Held(Box::new(held), session));
+        Arc::new(PythonHeld { settled, is_warned_of, process: std::process::id(), lost, state })
+    }
+}
+
+/// Makes a capsule of a hold, which ends with the connection of this number.
+pub(super) fn capsule(held: &Arc<PythonHeld>, number: Option<i64>) -> Result<Object> {
     if number != Some(NEVER) {
-        let weak: Weak<PythonHeld> = Arc::downgrade(&held);
+        let weak: Weak<PythonHeld> = Arc::downgrade(held);
         ends_with(number, weak);
     }
-    api::capsule_of(held)
+    api::capsule_of(held.clone())
 }
 
 /// Has a handle end with a connection.
@@ -497,6 +550,17 @@ pub(super) fn ends_with(number: Option<i64>, handle: Weak<dyn Ending>) {
     let handles = all.entry(number.unwrap_or(0)).or_default();
     handles.retain(|handle| handle.strong_count() > 0);
     handles.push(handle);
+}
+
+/// Warns of a hold that was dropped without being released. A `__del__` would swallow the exception
+/// of a signal handler, also where there is nothing to warn of.
+fn warn_of(held: &PythonHeld) {
+    let State::Held(held, _) = &*held.state() else { return };
+    let text = format!(
+        "the hold on {:?} was garbage-collected, so it is released: keep what hold() returns",
+        held.name()
+    );
+    api::warn_of_resource(&text);
 }
 
 fn of_connections() -> MutexGuard<'static, BTreeMap<i64, Endings>> {

@@ -20,6 +20,8 @@ mod trust;
 mod turn;
 mod values;
 mod waiting;
+#[cfg(unix)]
+mod worker;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,7 +67,7 @@ pub extern "C" fn litelease_version() -> *const c_char {
 /// # Safety
 /// The GIL must be held. The addresses must be those of the functions that
 /// [`litelease_python_needs`] names, in their order; `classes` must be a tuple of `None`, `str`,
-/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and `TypeError`.
+/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list`, `TypeError` and `ResourceWarning`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn litelease_python_init(
     addresses: *const *const c_void,
@@ -75,8 +77,10 @@ pub unsafe extern "C" fn litelease_python_init(
     // SAFETY: as promised.
     unsafe { api::set_functions(addresses) };
     guarded(|| {
+        let classes = Object::borrowed(classes)?;
+        api::set_resource_warning(classes.item(9)?);
         let context = Context {
-            names: Names::new(&Object::borrowed(classes)?)?,
+            names: Names::new(&classes)?,
             fail: Object::borrowed(fail)?,
             calls: Calls::default(),
         };
@@ -95,7 +99,7 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 44] = [
+static METHODS: [Method; 48] = [
     method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
     method(
         c"call",
@@ -158,6 +162,10 @@ static METHODS: [Method; 44] = [
     method(c"trust_until", c"trust_until(held)\n--\n\nReturns until when a hold is trusted.", trust::until),
     method(c"trust_due", c"trust_due(held)\n--\n\nReturns when a renewal is due.", trust::due),
     method(c"trust_settle", c"trust_settle(held, start, granted, kind, by, error)\n--\n\nNotes the answer to a renewal.", trust::settle),
+    method(c"work", c"work(session, path, queue, visibility_ms, first_ms, longest_ms, once, until_empty, number, stop)\n--\n\nBegins to work on a queue.", worker::work),
+    method(c"work_next", c"work_next(worker)\n--\n\nWaits for the next item.", worker::work_next),
+    method(c"work_end", c"work_end(worker, note)\n--\n\nEnds the work on an item.", worker::work_end),
+    method(c"item_settled", c"item_settled(held, how)\n--\n\nNotes what a handler has done with its item.", worker::item_settled),
     method(c"end_calls", c"end_calls()\n--\n\nWaits for the calls of other threads.", end_calls),
     method(c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew),
 ];
@@ -233,18 +241,23 @@ unsafe extern "C" fn call(shared: Raw, arguments: Raw) -> Raw {
         let verb = arguments.item(2)?;
         let values = 3..arguments.tuple_len()?;
         let values = values.map(|at| arguments.item(at)).collect::<Result<_>>()?;
-        let handle = owner.attribute(&context.names.handle)?;
-        // SAFETY: the handle keeps the session alive, and the caller's object keeps the handle.
-        let session = unsafe {
-            let session = (py().PyCapsule_GetPointer)(handle.as_raw(), SESSION.as_ptr());
-            session.cast::<Session>().as_ref().ok_or(Raised)?
-        };
+        let session = session_of(context, &owner)?;
         let is_joined = match context.names.is_none(&is_joined) {
             true => None,
             false => Some(is_joined.is_true()?),
         };
         session.call(&context.fail, Call { session: &owner, is_joined, verb: verb.text()?, values })
     })
+}
+
+/// The session of its object, as long as that lives.
+pub(crate) fn session_of<'o>(context: &Context, owner: &'o Object) -> Result<&'o Session> {
+    let handle = owner.attribute(&context.names.handle)?;
+    // SAFETY: the handle keeps the session alive, and the caller's object keeps the handle.
+    unsafe {
+        let session = (py().PyCapsule_GetPointer)(handle.as_raw(), SESSION.as_ptr());
+        session.cast::<Session>().as_ref().ok_or(Raised)
+    }
 }
 
 unsafe extern "C" fn identity(_: Raw, arguments: Raw) -> Raw {

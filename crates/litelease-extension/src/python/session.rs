@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::process;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use litelease_core::Lease;
 use litelease_store::{Error, HostedStore, Misuse, OwnedValue, verb};
@@ -24,6 +26,8 @@ pub(crate) struct Session {
     store: RefCell<Option<HostedStore>>,
     has_autocommit: Cell<Option<bool>>,
     notifier: Notifier,
+    /// A worker's loop runs on the connection.
+    pub(crate) has_worker: Arc<AtomicBool>,
     /// Whether a reference of ours keeps the session alive, because it owes something.
     is_kept: Cell<bool>,
 }
@@ -58,6 +62,12 @@ const FORKED: &str = "this process was forked since the connection was opened, a
                       parent: open a new one in the child";
 const REENTERED: &str = "another call on this connection is running in this very thread, so this one comes from a signal \
                          handler or a callback: give it a connection of its own";
+/// The verbs after which no `finish` block is open.
+const ENDS_OF_BLOCKS: [&str; 3] = ["end_finish", "undo_finish", "tidy"];
+const BLOCKED: &str = "database is locked: another thread has a finish() block open on this connection; give each \
+                       thread a connection of its own";
+const NESTED: &str = "finish() begins a transaction of its own: commit yours first, or call ack() in it and roll back if \
+                      that is falsy";
 const ENDING: &str = "the interpreter is shutting down";
 const NOT_IN_TRANSACTION: &str = "no transaction is open, so this would be stored by itself: it was not begun, or SQLite \
                                   has ended it after an error; begin it again";
@@ -76,6 +86,7 @@ impl Session {
             store: RefCell::new(None),
             has_autocommit: Cell::new(None),
             notifier: Notifier::default(),
+            has_worker: Arc::default(),
             is_kept: Cell::new(false),
         }
     }
@@ -102,7 +113,9 @@ impl Session {
             "load" | "file" => Vec::new(),
             _ => self.values(call)?,
         };
-        let taken = self.turn.take(self.calls).map_err(|reason| match reason {
+        let ends_block = ENDS_OF_BLOCKS.contains(&call.verb);
+        let taken = self.turn.take(self.calls, ends_block).map_err(|reason| match reason {
+            NoTurn::Blocked => Failed::Kind("OperationalError", BLOCKED.into()),
             NoTurn::Reentered => Failed::Kind("LiteleaseError", REENTERED.into()),
             NoTurn::Ending => Failed::Kind("LiteleaseError", ENDING.into()),
             NoTurn::Raised => Failed::Raised,
@@ -113,6 +126,9 @@ impl Session {
         let done = self.work(call, &connection, &values);
         let raised = self.host.end();
         self.keep_while_owing(call.session);
+        if ends_block || call.verb == "begin_finish" {
+            taken.set_block(self.store.borrow().as_ref().is_some_and(|store| store.has_begun()));
+        }
         drop(taken);
         Ok((done, raised))
     }
@@ -133,6 +149,9 @@ impl Session {
         match call.verb {
             "file" => Ok(string(store.file())?),
             "load" => self.load(connection, &call.values),
+            "begin_finish" if store.is_in_transaction() => {
+                Err(Failed::Kind("LiteleaseError", NESTED.into()))
+            }
             name => {
                 let verb = verb(name).ok_or_else(|| misuse(format!("there is no verb {name}")))?;
                 let called = verb.call(store, values);

@@ -279,6 +279,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
             "trust.rs",
             "values.rs",
             "waiting.rs",
+            "worker.rs",
         ],
     ),
     (
