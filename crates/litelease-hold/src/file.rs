@@ -112,8 +112,8 @@ impl<'s> FileLeases<'s> {
         self.store.inspect(name, When::Now, |lease| lease.into_owned())
     }
 
-    /// Borrows a slot and keeps it alive. Returns the hold, whose secret is the id of the lease, and
-    /// the number of the slot; none if no slot came free in time.
+    /// Borrows a slot and keeps it alive. Returns the hold, whose secret is the id of the lease,
+    /// and the number of the slot; none if no slot came free in time.
     pub fn hold_slot(
         self,
         wish: &SlotWish<'_>,

@@ -214,8 +214,10 @@ impl Store {
         }
     }
 
+    /// Checks whether nothing is left over from a call: no transaction of ours, and no other
+    /// `synchronous` than before, because undoing that was refused. Otherwise the next verb tries.
     #[inline]
-    pub(crate) fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         let TransactionState { is_left_open, raised_from, .. } = &self.transaction_state;
         !is_left_open.get() && raised_from.get().is_none()
     }

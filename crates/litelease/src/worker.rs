@@ -12,7 +12,7 @@ use litelease_hold::file::{Asks, DatabaseFile, FileDeliveries, FileError, FileLe
 use litelease_hold::{Delivery, Held, Settled, Work, WorkOptions, abandon};
 use rusqlite::Connection;
 
-use crate::error::{failure, lower, raise};
+use crate::error::{failure, raise};
 use crate::file::{connect, file_of};
 use crate::{
     AckResult, Error, GiveBackOptions, HoldError, Item, Litelease, Loss, LossSignal, Lost, Queue,
@@ -404,7 +404,7 @@ impl Asks for Handler {
         &self,
         work: impl FnOnce(FileLeases<'_>) -> Result<T, FileError>,
     ) -> Result<T, FileError> {
-        work(self.0.of_file().map_err(lower)?)
+        work(self.0.in_file())
     }
 
     fn go_on(&self) -> Result<(), FileError> {

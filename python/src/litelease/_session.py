@@ -29,7 +29,7 @@ class Session:
         self.conn = connection
         # Made by the first verb, and kept here, where the collector of garbage sees it.
         self.cursor: sqlite3.Cursor | None = None
-        self.handle = _library.new_handle()
+        self.handle = _library.new_handle(getattr(connection, "_litelease", None))
         self._pid = os.getpid()
         # By which the library knows the holds of the connection.
         self.number: int | None = None
@@ -43,6 +43,23 @@ class Session:
         """Closes the connection, unless it came with a fork."""
         if not self.is_inherited:
             self.conn.close()
+
+
+class OwnConnection(sqlite3.Connection):
+    """A connection that the library has seen being opened, and whose statements it runs by itself."""
+
+    _litelease: object = None
+
+    def __init__(self, *values: Any, **options: Any) -> None:
+        _library.find_library()
+        self._litelease = _library.opened(functools.partial(super().__init__, *values, **options))
+
+    def close(self) -> None:
+        """Closes it, once no verb is under way, unless it came with a fork."""
+        session = session_of(self)
+        if not session.is_inherited:
+            _library.call(session, None, "forget")
+            super().close()
 
 
 class Handle:

@@ -154,6 +154,8 @@ class Worker:
         while True:
             try:
                 return bool(_library.call(self.queue._session, None, "tidy")[0][0])
+            except sqlite3.ProgrammingError:
+                return False  # the handler has closed it
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error):  # a finish block of another thread
                     raise

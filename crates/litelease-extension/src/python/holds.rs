@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A hold, until it has ended.
 pub(super) struct PythonHeld {
-    /// How the work on an item has ended: then this is a delivery.
+    /// The end of the work on an item, if this is a delivery.
     settled: OnceLock<Settled>,
     /// Dropping it is a mistake that is warned of.
     is_warned_of: bool,
@@ -118,8 +118,8 @@ pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
 }
 
 /// Holds a slot. Its arguments are the path, the id of the pool, the ttl in ms, the seconds to
-/// wait,
-/// a note or None, the number of the connection or None, and a function that says whether to stop.
+/// wait, a note or None, the number of the connection or None, and a function that says whether to
+/// stop.
 ///
 /// Answers the capsule with the id of the lease, the token, the expiry and the number of the slot;
 /// or 0 if none came free; or None if it was stopped.
@@ -281,20 +281,47 @@ impl Asked {
     }
 }
 
-/// Asks aside without the GIL, and lets Python handle signals meanwhile. `stop` says whether to
-/// stop, or is None.
+/// Asks without the GIL, and lets Python handle signals meanwhile. `stop` says whether to stop, or
+/// is None.
 pub(super) fn run<T>(
     context: &'static Context,
     file: &DatabaseFile,
     stop: &Object,
     ask: impl FnOnce(&Aside<'_>) -> T,
 ) -> Result<Waited<T>> {
-    let stop = (!context.names.is_none(stop)).then_some(stop);
-    wait(context, stop, |go_on| {
-        let_children_hold();
-        stay_loaded(file);
-        ask(&Aside { file, patience: PATIENCE, go_on })
-    })
+    let Some(_counted) = context.calls.begin() else { return Err(ending(context)) };
+    let_children_hold();
+    stay_loaded(file);
+    let gil = Gil::default();
+    let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
+    let is_stopped = || match context.names.is_none(stop) {
+        true => Ok(false),
+        false => stop.call(vec![])?.is_true(),
+    };
+    let go_on = || {
+        if was_stopped.get() || has_raised.get() {
+            return Err(interrupted());
+        }
+        gil.taken(|| match check_signals().and_then(|()| is_stopped()) {
+            Ok(is_stopped) => was_stopped.set(is_stopped),
+            Err(Raised) => has_raised.set(true),
+        });
+        match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
+            true => Err(interrupted()),
+            false => Ok(()),
+        }
+    };
+    let aside = Aside { file, patience: PATIENCE, go_on: &go_on };
+    let answer = gil.released(|| ask(&aside));
+    match has_raised.get() {
+        // The handler's exception is still set. What was granted is given back.
+        true => {
+            let exception = api::take_exception()?;
+            drop(answer);
+            Err(api::set_exception(exception))
+        }
+        false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
+    }
 }
 
 impl Context {
@@ -332,42 +359,6 @@ pub(super) fn name_at(context: &'static Context, given: &Object, at: usize) -> R
             let shown = given.shown();
             Err(context.names.type_error(&format!("names and owners are str, got {shown}")))
         }
-    }
-}
-
-/// Asks without the GIL, and lets Python handle signals meanwhile. What it asks is given a function
-/// that fails if Python wants to wait no longer.
-pub(super) fn wait<T>(
-    context: &'static Context,
-    stop: Option<&Object>,
-    ask: impl FnOnce(&dyn Fn() -> Result<(), FileError>) -> T,
-) -> Result<Waited<T>> {
-    let Some(_counted) = context.calls.begin() else { return Err(ending(context)) };
-    let gil = Gil::default();
-    let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
-    let is_stopped = || stop.map_or(Ok(false), |stop| stop.call(vec![])?.is_true());
-    let go_on = || {
-        if was_stopped.get() || has_raised.get() {
-            return Err(interrupted());
-        }
-        gil.taken(|| match check_signals().and_then(|()| is_stopped()) {
-            Ok(is_stopped) => was_stopped.set(is_stopped),
-            Err(Raised) => has_raised.set(true),
-        });
-        match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
-            true => Err(interrupted()),
-            false => Ok(()),
-        }
-    };
-    let answer = gil.released(|| ask(&go_on));
-    match has_raised.get() {
-        // The handler's exception is still set. What was granted is given back.
-        true => {
-            let exception = api::take_exception()?;
-            drop(answer);
-            Err(api::set_exception(exception))
-        }
-        false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
     }
 }
 
@@ -426,6 +417,16 @@ impl PythonHeld {
 }
 
 impl PythonHeld {
+    pub(super) fn new(
+        held: Held,
+        session: Option<Arc<SessionMembers>>,
+        is_warned_of: bool,
+    ) -> Arc<Self> {
+        let (lost, settled) = (held.lost(), OnceLock::new());
+        let state = Mutex::new(State::Held(Box::new(held), session));
+        Arc::new(PythonHeld { settled, is_warned_of, process: std::process::id(), lost, state })
+    }
+
     /// Notes how the work on an item has ended. Nothing is extended any more.
     pub(super) fn settle(&self, how: Settled) {
         if self.settled.set(how).is_ok()
@@ -438,7 +439,9 @@ impl PythonHeld {
     pub(super) fn settled(&self) -> Option<Settled> {
         self.settled.get().copied()
     }
+}
 
+impl PythonHeld {
     /// Returns the hold of a grant on a server, unless it has ended.
     pub(super) fn server_hold(&self) -> Option<Arc<Hold>> {
         if self.process != std::process::id() {
@@ -520,19 +523,8 @@ fn capsule_of(
     session: Option<Arc<SessionMembers>>,
     number: Option<i64>,
 ) -> Result<Object> {
-    capsule(&PythonHeld::new(held, session, number != Some(NEVER)), number)
-}
-
-impl PythonHeld {
-    pub(super) fn new(
-        held: Held,
-        session: Option<Arc<SessionMembers>>,
-        is_warned_of: bool,
-    ) -> Arc<Self> {
-        let (lost, settled) = (held.lost(), OnceLock::new());
-        let state = Mutex::new(State::Held(Box::new(held), session));
-        Arc::new(PythonHeld { settled, is_warned_of, process: std::process::id(), lost, state })
-    }
+    let is_warned_of = number != Some(NEVER);
+    capsule(&PythonHeld::new(held, session, is_warned_of), number)
 }
 
 /// Makes a capsule of a hold, which ends with the connection of this number.
@@ -544,14 +536,6 @@ pub(super) fn capsule(held: &Arc<PythonHeld>, number: Option<i64>) -> Result<Obj
     api::capsule_of(held.clone())
 }
 
-/// Has a handle end with a connection.
-pub(super) fn ends_with(number: Option<i64>, handle: Weak<dyn Ending>) {
-    let mut all = of_connections();
-    let handles = all.entry(number.unwrap_or(0)).or_default();
-    handles.retain(|handle| handle.strong_count() > 0);
-    handles.push(handle);
-}
-
 /// Warns of a hold that was dropped without being released. A `__del__` would swallow the exception
 /// of a signal handler, also where there is nothing to warn of.
 fn warn_of(held: &PythonHeld) {
@@ -561,6 +545,14 @@ fn warn_of(held: &PythonHeld) {
         held.name()
     );
     api::warn_of_resource(&text);
+}
+
+/// Has a handle end with a connection.
+pub(super) fn ends_with(number: Option<i64>, handle: Weak<dyn Ending>) {
+    let mut all = of_connections();
+    let handles = all.entry(number.unwrap_or(0)).or_default();
+    handles.retain(|handle| handle.strong_count() > 0);
+    handles.push(handle);
 }
 
 fn of_connections() -> MutexGuard<'static, BTreeMap<i64, Endings>> {

@@ -12,6 +12,8 @@ mod holds;
 mod host;
 #[cfg(unix)]
 mod library;
+#[cfg(unix)]
+mod opened;
 mod session;
 #[cfg(unix)]
 mod shards;
@@ -99,8 +101,9 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 48] = [
-    method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
+static METHODS: [Method; 49] = [
+    method(c"session", c"session(opened)\n--\n\nMakes the handle of a session.", session),
+    method(c"opened", c"opened(open)\n--\n\nOpens a connection, and returns how the library reaches it.", opened::opened),
     method(
         c"call",
         c"call(session, is_joined, verb, *values)\n--\n\nCalls a verb, and returns the rows of its answer.",
@@ -204,11 +207,13 @@ unsafe fn context(shared: Raw) -> Result<&'static Context> {
     }
 }
 
-unsafe extern "C" fn session(shared: Raw, _: Raw) -> Raw {
+unsafe extern "C" fn session(shared: Raw, arguments: Raw) -> Raw {
     guarded(|| {
         // SAFETY: as promised.
         let context = unsafe { context(shared) }?;
-        let session = Box::into_raw(Box::new(Session::new(&context.names, &context.calls)));
+        let opened = opened::read(context, &Object::borrowed(arguments)?.item(0)?);
+        let session = Session::new(&context.names, &context.calls, opened);
+        let session = Box::into_raw(Box::new(session));
         // SAFETY: the capsule frees the session with its destructor.
         unsafe {
             let made = (py().PyCapsule_New)(session.cast(), SESSION.as_ptr(), Some(free_session));

@@ -9,28 +9,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use litelease_hold::file::{
-    Aside, DatabaseFile, FileConnection, FileDeliveries, FileError, FileQueue, Own, OwnConnection,
-    let_children_hold, stay_loaded,
+    DatabaseFile, FileConnection, FileDeliveries, FileError, FileQueue, Own, OwnConnection,
 };
 use litelease_hold::{HoldError, Settled, Work, WorkOptions};
 use litelease_store::{Delivered, OwnedValue};
 
 use crate::python::api::{Object, Raised, Raw, Result, in_capsule, integer, py, string, tuple};
 use crate::python::holds::{
-    NO_LIBRARY, PythonHeld, Waited, capsule, failed, in_duration, optional, wait,
+    PythonHeld, Waited, capsule, failed, file_at, in_duration, name_at, optional, run,
 };
-use crate::python::library::found;
 use crate::python::session::Failed;
 use crate::python::values::to_integer;
 use crate::python::{Context, context, guarded, raise, session_of};
 
 const WORKER: &CStr = c"litelease.worker";
 
-/// How long its connection waits for another one's lock at a time.
+/// The time that its connection waits for another one's lock at once.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How long it tries to open its connection.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 const SECOND: &str =
     "another worker runs on this connection: give each worker a connection of its own";
@@ -42,6 +37,7 @@ const FORKED: &str =
 struct Worker {
     process: u32,
     work: Work,
+    file: DatabaseFile,
     own: OwnConnection<FileConnection>,
     queue: Arc<FileQueue>,
     /// The connection on which the handlers work, by its number.
@@ -79,7 +75,7 @@ pub(crate) unsafe extern "C" fn work(shared: Raw, arguments: Raw) -> Raw {
         let context = unsafe { context(shared) }?;
         let given = Object::borrowed(arguments)?;
         let refuse = |kind, text: &str| raise(context, Failed::Kind(kind, text.into()));
-        let Some(api) = found() else { return refuse("NotSupportedError", NO_LIBRARY) };
+        let file = file_at(context, &given.item(1)?)?;
         let owner = given.item(0)?;
         let Some(only) = Only::begin(&session_of(context, &owner)?.has_worker) else {
             return refuse("LiteleaseError", SECOND);
@@ -96,17 +92,13 @@ pub(crate) unsafe extern "C" fn work(shared: Raw, arguments: Raw) -> Raw {
             Ok(work) => work,
             Err(text) => return refuse("ValueError", text),
         };
-        let file = DatabaseFile { path: given.item(1)?.text()?.into(), vfs: None, api };
-        let queue = FileQueue::new(file.clone(), given.item(2)?.text()?, options.visibility);
+        let name = name_at(context, &given, 2)?;
+        let queue = FileQueue::new(file.clone(), &name, options.visibility);
         let queue = match queue {
             Ok(queue) => Arc::new(queue),
             Err(error) => return refuse("LiteleaseError", &error.to_string()),
         };
-        let opened = wait(context, None, |go_on| {
-            let_children_hold();
-            stay_loaded(&file);
-            Aside { file: &file, patience: PATIENCE, go_on }.open(BUSY_TIMEOUT)
-        })?;
+        let opened = run(context, &file, &context.names.none, |aside| aside.open(BUSY_TIMEOUT))?;
         let own = match opened.answer {
             Ok(own) => own,
             Err(error) => return raise(context, failed(HoldError::Lease(error))),
@@ -114,6 +106,7 @@ pub(crate) unsafe extern "C" fn work(shared: Raw, arguments: Raw) -> Raw {
         let worker = Box::into_raw(Box::new(Worker {
             process: std::process::id(),
             work,
+            file,
             own,
             queue,
             number: optional(context, &given.item(8)?),
@@ -150,7 +143,7 @@ unsafe extern "C" fn free(capsule: Raw) {
 /// of its delivery; or None if the work is over.
 pub(crate) unsafe extern "C" fn work_next(shared: Raw, arguments: Raw) -> Raw {
     with_worker(shared, arguments, |context, worker, _| {
-        let waited = wait(context, Some(&worker.stop), |go_on| worker.receive(go_on))?;
+        let waited = run(context, &worker.file, &worker.stop, |aside| worker.receive(aside.go_on))?;
         let received = match waited.answer {
             Ok(received) => received,
             Err(_) if waited.was_stopped => None,
@@ -183,9 +176,10 @@ pub(crate) unsafe extern "C" fn work_end(shared: Raw, arguments: Raw) -> Raw {
         };
         let current = worker.current.borrow();
         let Some((item, held)) = &*current else { return string(word(Settled::Lost)) };
-        let Waited { answer, .. } = wait(context, None, |go_on| {
+        let none = &context.names.none;
+        let Waited { answer, .. } = run(context, &worker.file, none, |aside| {
             let is_held = || held.over().is_none();
-            let from = worker.deliveries(go_on);
+            let from = worker.deliveries(aside.go_on);
             let settled = worker.work.settle(&from, item, held.settled(), note, is_held);
             held.settle(*settled.as_ref().unwrap_or(&Settled::Lost));
             settled

@@ -75,15 +75,12 @@ impl<'c> Aside<'c> {
         self.retrying(|error| self.may_pass(error), open).map_err(cannot_open)
     }
 
-    fn own(&self) -> Result<Own<'c, OwnConnection<FileConnection>>, FileError> {
-        Ok(Own { own: self.open(STEP)?, go_on: self.go_on })
+    fn place<'m>(&self, more: More<'m>) -> Result<FilePlace<'m, Own<'c>>, FileError> {
+        FilePlace::new(self.own()?, more)
     }
 
-    fn place<'m>(
-        &self,
-        more: More<'m>,
-    ) -> Result<FilePlace<'m, Own<'c, OwnConnection<FileConnection>>>, FileError> {
-        FilePlace::new(self.own()?, more)
+    fn own(&self) -> Result<Own<'c>, FileError> {
+        Ok(Own { own: self.open(STEP)?, go_on: self.go_on })
     }
 
     fn may_pass(&self, error: &FileError) -> bool {
@@ -109,7 +106,7 @@ impl<'c> Aside<'c> {
 }
 
 /// A connection of our own that a caller in another language asks on.
-pub struct Own<'c, C> {
+pub struct Own<'c, C = OwnConnection<FileConnection>> {
     /// The connection.
     pub own: C,
     /// Fails if the caller wants to wait no longer.

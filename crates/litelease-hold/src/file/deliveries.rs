@@ -16,7 +16,7 @@ use crate::{
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
 
-/// How long the keeper's connection is tried to be opened in a locked file.
+/// The time that the keeper tries to open its connection to a locked file.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A queue of a file: what all handlers of a worker share.

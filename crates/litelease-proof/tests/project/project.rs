@@ -274,6 +274,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
             "host.rs",
             "library.rs",
             "mod.rs",
+            "opened.rs",
             "session.rs",
             "shards.rs",
             "trust.rs",
