@@ -83,7 +83,7 @@ fn look_at_engine(engine: &Engine, note: Note<'_>) {
             holders(&leases, note);
             let newest = leases.iter().map(|lease| lease.token).max().unwrap_or(0);
             match engine.cluster().and_then(|cluster| Ok(cluster.engine().load(&[])?)) {
-                Ok(loaded) => how_far(newest.max(loaded.mark.epoch.floor), note),
+                Ok(loaded) => how_far(newest.max(loaded.floor.epoch.floor), note),
                 Err(failure) => note("tokens", Wrong, failure.to_string()),
             }
         }
