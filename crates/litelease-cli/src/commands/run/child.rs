@@ -268,7 +268,7 @@ fn is_ignored(signal: c_int) -> bool {
 
 /// Makes the kernel report the ends of children, also if this process was started with SIGCHLD
 /// ignored.
-pub(crate) fn hear_of_children() {
+pub(crate) fn enable_sigchld() {
     // SAFETY: no pointers are involved.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }

@@ -59,7 +59,7 @@ pub(crate) type Take = Box<dyn FnOnce(u32, Cancel) -> Result<Tenure> + Send>;
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
-    child::hear_of_children();
+    child::enable_sigchld();
     let sentinel = Sentinel::post()?;
     let prepared = Prepared::fork(&task.command, &task.variables, &sentinel)?;
     let (sender, events) = channel();
@@ -243,16 +243,16 @@ impl Session {
     /// Ends the group before another holder can be granted the name.
     fn enforce_deadline(&mut self) {
         if let Some(reason) = self.killer.poll(&self.tenure.held.lost()) {
-            self.loss_report = self.report_loss(&reason);
+            let text = format!("lost the lease on {}: {reason}", printable(&self.task.name));
+            self.loss_report = self.report(code::LOST, "Lost", text);
             self.start_hook(&reason);
             self.killer.poll(&self.tenure.held.lost());
         }
     }
 
-    fn report_loss(&self, reason: &Loss) -> Option<JoinHandle<()>> {
-        let (name, as_json) = (printable(&self.task.name), self.as_json);
-        let text = format!("lost the lease on {name}: {reason}");
-        let print = move || Failure::new(code::LOST, "Lost", text).print(as_json);
+    fn report(&self, code: u8, kind: &'static str, text: String) -> Option<JoinHandle<()>> {
+        let as_json = self.as_json;
+        let print = move || Failure::new(code, kind, text).print(as_json);
         thread::Builder::new().name("report".into()).spawn(print).ok()
     }
 
@@ -262,9 +262,7 @@ impl Session {
         let (name, who) = (printable(&self.task.name), output::owner(&request.requester));
         let left = output::time_left(request.until_ms);
         let text = format!("{name} is requested by {who}: it is renewed for {left} more");
-        let as_json = self.as_json;
-        let print = move || Failure::new(code::OK, "Requested", text).print(as_json);
-        let _ = thread::Builder::new().name("report".into()).spawn(print);
+        self.report(code::OK, "Requested", text);
     }
 
     fn start_hook(&mut self, reason: &Loss) {

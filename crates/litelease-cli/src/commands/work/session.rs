@@ -2,7 +2,6 @@
 //! everything that can happen ends those whose item is lost.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -43,24 +42,8 @@ struct Session {
     sentinel: &'static Sentinel,
     worker: Worker,
     state: Mutex<State>,
-    /// How many threads report a loss.
-    reports: Arc<AtomicUsize>,
-}
-
-/// Counts a thread that reports a loss, until it is dropped.
-struct LossReport(Arc<AtomicUsize>);
-
-impl LossReport {
-    fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, SeqCst);
-        LossReport(count.clone())
-    }
-}
-
-impl Drop for LossReport {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
+    /// A clone for each thread that reports a loss.
+    reports: Arc<()>,
 }
 
 /// How long the process waits at its end for reports of losses.
@@ -84,7 +67,7 @@ struct State {
 pub(super) fn run(args: Args, common: &Common) -> Result<u8> {
     let place = Queues::open(common)?;
     let variables = place.variables();
-    child::hear_of_children();
+    child::enable_sigchld();
     // There is one thread. It is needed until the process ends, which it learns from that.
     let sentinel: &'static Sentinel = Box::leak(Box::new(Sentinel::post()?));
     let worker = place.worker(&args.queue, options(&args, common))?;
@@ -240,7 +223,7 @@ impl Session {
                 let (queue, as_json) = (printable(&self.args.queue), self.common.json);
                 let text = format!("{queue}: lost the item of process {}: {reason}", command.group);
                 // On a thread: a reader of standard error that is stuck must not delay the kill.
-                let report = LossReport::begin(&self.reports);
+                let report = self.reports.clone();
                 let print = move || {
                     Failure::new(code::LOST, "Lost", text).print(as_json);
                     drop(report);
@@ -294,7 +277,7 @@ impl Session {
 
     fn end(&self, counts: Result<WorkerCounts>) -> Result<u8> {
         let begin = Instant::now();
-        while self.reports.load(SeqCst) > 0 && begin.elapsed() < FLUSH_TIMEOUT {
+        while Arc::strong_count(&self.reports) > 1 && begin.elapsed() < FLUSH_TIMEOUT {
             thread::sleep(Duration::from_millis(2));
         }
         let (failure, last) = {
