@@ -5,6 +5,7 @@
 
 mod aside;
 mod connection;
+mod deliveries;
 mod fork;
 mod place;
 mod rows;
@@ -24,11 +25,11 @@ use litelease_store::{Api, Error, Failure, Store, When, code};
 
 use crate::{Held, HoldError, Home, NoKeeper, Notifier, ProcessKeeper};
 
-pub use aside::Aside;
+pub use aside::{Aside, Own};
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
+pub use deliveries::{FileDeliveries, FileQueue};
 pub use fork::let_children_hold;
-pub(crate) use place::Asks;
-pub use place::{FilePlace, More, open_rows, patiently};
+pub use place::{Asks, FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};
 pub use session::{SessionMembers, open_session};
 pub use shards::{ShardEvent, Shards, ShardsOptions, StoredCheckpoint};
@@ -109,8 +110,8 @@ impl<'s> FileLeases<'s> {
         self.store.inspect(name, When::Now, |lease| lease.into_owned())
     }
 
-    /// Borrows a slot and keeps it alive. Returns the hold, whose secret is the id of the lease, and
-    /// the number of the slot; none if no slot came free in time.
+    /// Borrows a slot and keeps it alive. Returns the hold, whose secret is the id of the lease,
+    /// and the number of the slot; none if no slot came free in time.
     pub fn hold_slot(
         self,
         wish: &SlotWish<'_>,

@@ -10,7 +10,6 @@ import itertools
 import sqlite3
 import threading
 import time
-import warnings
 import weakref
 from types import TracebackType
 from typing import Any, Callable, TypeVar
@@ -28,7 +27,7 @@ Me = TypeVar("Me", bound="Holding")
 NOT_REQUESTED = "{!r}: nobody has asked for the lease: hand it to an owner by name with transfer, or release it"
 REPLACED = Loss("FileReplaced", "the database file was moved, deleted or replaced")
 # How a hold ends without being lost.
-_ENDS = ("Released", "HandedOver")
+_ENDS = ("Released", "HandedOver", "Settled")
 # How often a holder that listens looks for a request. The library has heard of it before.
 _LISTEN_EVERY = 0.05
 _numbers = itertools.count(1)
@@ -88,7 +87,6 @@ class Holding:
     token: int
     lost: LossEvent
     _native: object = None
-    _is_kept = True
 
     def _take(self, answer: Any, whose: str = "") -> None:
         """Takes over what the library has granted; raises ``HoldTimeout`` if it has not, and ``Lost`` if ``whose`` is."""
@@ -144,12 +142,6 @@ class Holding:
                 raise
         finally:
             _library.held_release(self._native)  # if an exception has come before
-
-    def __del__(self) -> None:
-        if self._is_kept and self._native is not None and _library.held_check(self._native) is None:
-            warnings.warn(
-                f"the hold on {self.name!r} was garbage-collected, so it is released: keep what hold() returns", ResourceWarning
-            )
 
 
 class Held(Holding):

@@ -15,8 +15,6 @@ from ._wait import file_of
 class SessionName(Holding):
     """A name that was claimed in a session. Made by ``Session.claim``; the session keeps it, so you need not refer to it."""
 
-    _is_kept = False
-
     def __init__(self, session: Session, name: str) -> None:
         self.name = name
         self._take(_library.session_claim(session._native, session._path, name, None), session.name)

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
@@ -15,7 +15,9 @@ use litelease_hold::file::{
     Aside, DatabaseFile, FILES, FileError, More, SessionMembers, SlotWish, let_children_hold,
     open_session, release_until, stay_loaded,
 };
-use litelease_hold::{Held, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, Wish};
+use litelease_hold::{
+    Held, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, Settled, Wish, abandon,
+};
 use litelease_store::{Error, Failure, OwnedValue, code};
 
 use crate::python::api::{
@@ -44,6 +46,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A hold, until it has ended.
 pub(super) struct PythonHeld {
+    /// The end of the work on an item, if this is a delivery.
+    settled: OnceLock<Settled>,
+    /// Dropping it is a mistake that is warned of.
+    is_warned_of: bool,
     /// The process that holds it. Asked first: in a forked one the locks may be taken for ever.
     process: u32,
     lost: LossSignal,
@@ -73,7 +79,7 @@ type Endings = Vec<Weak<dyn Ending>>;
 static OF_CONNECTION: Mutex<BTreeMap<i64, Endings>> = Mutex::new(BTreeMap::new());
 
 const ENDING: &str = "the interpreter is shutting down";
-const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
+pub(super) const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
                           neither a shared library nor able to load extensions";
 
 /// Holds a name. Its arguments are the path, the name, the ttl in ms, the seconds to wait, the
@@ -109,8 +115,9 @@ pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-/// Holds a slot. Its arguments are the path, the id of the pool, the ttl in ms, the seconds to wait,
-/// a note or None, the number of the connection or None, and a function that says whether to stop.
+/// Holds a slot. Its arguments are the path, the id of the pool, the ttl in ms, the seconds to
+/// wait, a note or None, the number of the connection or None, and a function that says whether to
+/// stop.
 ///
 /// Answers the capsule with the id of the lease, the token, the expiry and the number of the slot;
 /// or 0 if none came free; or None if it was stopped.
@@ -239,7 +246,7 @@ struct Asked {
 /// The answer to a caller, and whether it was told to stop.
 pub(super) struct Waited<T> {
     pub(super) answer: T,
-    was_stopped: bool,
+    pub(super) was_stopped: bool,
 }
 
 impl Asked {
@@ -389,9 +396,14 @@ impl PythonHeld {
     }
 
     /// Returns why it is over, if it is: the kind and the text.
-    fn over(&self) -> Option<(&'static str, String)> {
+    pub(super) fn over(&self) -> Option<(&'static str, String)> {
         if self.process != std::process::id() {
             return Some(of_loss(&Loss::Forked));
+        }
+        match self.settled.get() {
+            Some(Settled::Lost) => return Some(of_loss(&Loss::Expired)),
+            Some(_) => return Some(("Settled", "it was settled".into())),
+            None => {}
         }
         match &*self.state() {
             State::Held(held, _) => held.check().err().map(|lost| of_loss(&lost.reason)),
@@ -401,9 +413,34 @@ impl PythonHeld {
     }
 }
 
+impl PythonHeld {
+    pub(super) fn new(
+        held: Held,
+        session: Option<Arc<SessionMembers>>,
+        is_warned_of: bool,
+    ) -> Arc<Self> {
+        let (lost, settled) = (held.lost(), OnceLock::new());
+        let state = Mutex::new(State::Held(Box::new(held), session));
+        Arc::new(PythonHeld { settled, is_warned_of, process: std::process::id(), lost, state })
+    }
+
+    /// Notes how the work on an item has ended. Nothing is extended any more.
+    pub(super) fn settle(&self, how: Settled) {
+        if self.settled.set(how).is_ok()
+            && let State::Held(held, _) = &*self.state()
+        {
+            abandon(held);
+        }
+    }
+
+    pub(super) fn settled(&self) -> Option<Settled> {
+        self.settled.get().copied()
+    }
+}
+
 impl Ending for PythonHeld {
     fn end(&self, kind: &'static str, text: &str) -> Option<Held> {
-        if self.process != std::process::id() {
+        if self.process != std::process::id() || self.settled.get().is_some() {
             return None;
         }
         let mut state = self.state();
@@ -441,14 +478,17 @@ fn capsule_of(
     session: Option<Arc<SessionMembers>>,
     number: Option<i64>,
 ) -> Result<Object> {
-    let lost = held.lost();
-    let state = Mutex::new(State::Held(Box::new(held), session));
-    let held = Arc::new(PythonHeld { process: std::process::id(), lost, state });
+    let is_warned_of = number != Some(NEVER);
+    capsule(&PythonHeld::new(held, session, is_warned_of), number)
+}
+
+/// Makes a capsule of a hold, which ends with the connection of this number.
+pub(super) fn capsule(held: &Arc<PythonHeld>, number: Option<i64>) -> Result<Object> {
     if number != Some(NEVER) {
-        let weak: Weak<PythonHeld> = Arc::downgrade(&held);
+        let weak: Weak<PythonHeld> = Arc::downgrade(held);
         ends_with(number, weak);
     }
-    let raw = Arc::into_raw(held);
+    let raw = Arc::into_raw(held.clone());
     // SAFETY: the capsule gives the reference back with its destructor.
     unsafe {
         let capsule = (py().PyCapsule_New)(raw.cast_mut().cast(), HELD.as_ptr(), Some(free_held));
@@ -469,7 +509,23 @@ unsafe extern "C" fn free_held(capsule: Raw) {
         Arc::from_raw(held.cast::<PythonHeld>())
     };
     // A drop takes a tenth of a second at most. The GIL stays: the interpreter may be ending.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        if held.is_warned_of && held.over().is_none() {
+            warn_of(&held);
+        }
+        drop(held);
+    }));
+}
+
+/// Warns of a hold that was dropped without being released. A `__del__` would swallow the exception
+/// of a signal handler, also where there is nothing to warn of.
+fn warn_of(held: &PythonHeld) {
+    let State::Held(held, _) = &*held.state() else { return };
+    let text = format!(
+        "the hold on {:?} was garbage-collected, so it is released: keep what hold() returns",
+        held.name()
+    );
+    api::warn_of_resource(&text);
 }
 
 /// Has a handle end with a connection.
@@ -543,7 +599,7 @@ pub(crate) unsafe extern "C" fn end_holds(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-fn in_capsule(capsule: &Object) -> Result<Arc<PythonHeld>> {
+pub(super) fn in_capsule(capsule: &Object) -> Result<Arc<PythonHeld>> {
     // SAFETY: the capsule has a reference, and this makes another.
     unsafe {
         let held = (py().PyCapsule_GetPointer)(capsule.as_raw(), HELD.as_ptr());

@@ -10,12 +10,16 @@ mod holds;
 mod host;
 #[cfg(unix)]
 mod library;
+#[cfg(unix)]
+mod opened;
 mod session;
 #[cfg(unix)]
 mod shards;
 mod turn;
 mod values;
 mod waiting;
+#[cfg(unix)]
+mod worker;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -61,7 +65,7 @@ pub extern "C" fn litelease_version() -> *const c_char {
 /// # Safety
 /// The GIL must be held. The addresses must be those of the functions that
 /// [`litelease_python_needs`] names, in their order; `classes` must be a tuple of `None`, `str`,
-/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and `TypeError`.
+/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list`, `TypeError` and `ResourceWarning`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn litelease_python_init(
     addresses: *const *const c_void,
@@ -71,8 +75,10 @@ pub unsafe extern "C" fn litelease_python_init(
     // SAFETY: as promised.
     unsafe { api::set_functions(addresses) };
     guarded(|| {
+        let classes = Object::borrowed(classes)?;
+        api::set_resource_warning(classes.item(9)?);
         let context = Context {
-            names: Names::new(&Object::borrowed(classes)?)?,
+            names: Names::new(&classes)?,
             fail: Object::borrowed(fail)?,
             calls: Calls::default(),
         };
@@ -91,8 +97,9 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 34] = [
-    method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
+static METHODS: [Method; 39] = [
+    method(c"session", c"session(opened)\n--\n\nMakes the handle of a session.", session),
+    method(c"opened", c"opened(open)\n--\n\nOpens a connection, and returns how the library reaches it.", opened::opened),
     method(
         c"call",
         c"call(session, is_joined, verb, *values)\n--\n\nCalls a verb, and returns the rows of its answer.",
@@ -144,6 +151,10 @@ static METHODS: [Method; 34] = [
     method(c"held_hand_over", c"held_hand_over(held, ttl_ms)\n--\n\nHands a hold over.", holds::hand_over),
     method(c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested),
     method(c"held_wait", c"held_wait(held, seconds)\n--\n\nWaits until a hold is over.", holds::wait_lost),
+    method(c"work", c"work(session, path, queue, visibility_ms, first_ms, longest_ms, once, until_empty, number, stop)\n--\n\nBegins to work on a queue.", worker::work),
+    method(c"work_next", c"work_next(worker)\n--\n\nWaits for the next item.", worker::work_next),
+    method(c"work_end", c"work_end(worker, note)\n--\n\nEnds the work on an item.", worker::work_end),
+    method(c"item_settled", c"item_settled(held, how)\n--\n\nNotes what a handler has done with its item.", worker::item_settled),
     method(c"end_calls", c"end_calls()\n--\n\nWaits for the calls of other threads.", end_calls),
     method(c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew),
 ];
@@ -182,11 +193,13 @@ unsafe fn context(shared: Raw) -> Result<&'static Context> {
     }
 }
 
-unsafe extern "C" fn session(shared: Raw, _: Raw) -> Raw {
+unsafe extern "C" fn session(shared: Raw, arguments: Raw) -> Raw {
     guarded(|| {
         // SAFETY: as promised.
         let context = unsafe { context(shared) }?;
-        let session = Box::into_raw(Box::new(Session::new(&context.names, &context.calls)));
+        let opened = opened::read(context, &Object::borrowed(arguments)?.item(0)?);
+        let session = Session::new(&context.names, &context.calls, opened);
+        let session = Box::into_raw(Box::new(session));
         // SAFETY: the capsule frees the session with its destructor.
         unsafe {
             let made = (py().PyCapsule_New)(session.cast(), SESSION.as_ptr(), Some(free_session));
@@ -219,18 +232,23 @@ unsafe extern "C" fn call(shared: Raw, arguments: Raw) -> Raw {
         let verb = arguments.item(2)?;
         let values = 3..arguments.tuple_len()?;
         let values = values.map(|at| arguments.item(at)).collect::<Result<_>>()?;
-        let handle = owner.attribute(&context.names.handle)?;
-        // SAFETY: the handle keeps the session alive, and the caller's object keeps the handle.
-        let session = unsafe {
-            let session = (py().PyCapsule_GetPointer)(handle.as_raw(), SESSION.as_ptr());
-            session.cast::<Session>().as_ref().ok_or(Raised)?
-        };
+        let session = session_of(context, &owner)?;
         let is_joined = match context.names.is_none(&is_joined) {
             true => None,
             false => Some(is_joined.is_true()?),
         };
         session.call(&context.fail, Call { session: &owner, is_joined, verb: verb.text()?, values })
     })
+}
+
+/// The session of its object, as long as that lives.
+pub(crate) fn session_of<'o>(context: &Context, owner: &'o Object) -> Result<&'o Session> {
+    let handle = owner.attribute(&context.names.handle)?;
+    // SAFETY: the handle keeps the session alive, and the caller's object keeps the handle.
+    unsafe {
+        let session = (py().PyCapsule_GetPointer)(handle.as_raw(), SESSION.as_ptr());
+        session.cast::<Session>().as_ref().ok_or(Raised)
+    }
 }
 
 unsafe extern "C" fn identity(_: Raw, arguments: Raw) -> Raw {

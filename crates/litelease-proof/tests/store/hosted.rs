@@ -218,13 +218,13 @@ fn a_host_that_fails_at_any_statement_leaves_nothing_behind() {
                 let has_failed = bench.failed.get() > 0;
                 // What could not be undone is made up for, and told at most once.
                 let is_open = !bench.connection.is_autocommit();
-                assert!(!is_open || bench.store.owes(), "{place}");
+                assert!(!is_open || !bench.store.is_settled(), "{place}");
                 match bench.call("token", &values!["nobody's"]) {
                     Err(Error::TransactionEnded) if is_open => {}
                     told => assert!(told.unwrap().is_empty(), "{place}"),
                 }
                 assert!(bench.connection.is_autocommit(), "{place}");
-                assert!(!bench.store.owes(), "{place}");
+                assert!(bench.store.is_settled(), "{place}");
                 assert_eq!(bench.number("PRAGMA synchronous"), 1, "{place}");
                 assert!(bench.can_be_written(), "{place}");
                 let stored = bench.stored();
