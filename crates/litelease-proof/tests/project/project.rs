@@ -491,6 +491,7 @@ fn dependencies_point_inward() {
             "litelease",
             &["litelease-core", "litelease-hold", "litelease-store", "litelease-sys", "rusqlite"],
         ),
+        ("litelease-wire", &["base64", "litelease-core", "serde", "serde_json"]),
         (
             "litelease-client",
             &[
@@ -509,7 +510,6 @@ fn dependencies_point_inward() {
         (
             "litelease-serve",
             &[
-                "base64",
                 "bytes",
                 "httparse",
                 "httpdate",
@@ -519,6 +519,7 @@ fn dependencies_point_inward() {
                 "litelease-hold",
                 "litelease-store",
                 "litelease-sys",
+                "litelease-wire",
                 "ring",
                 "rustls",
                 "serde",
