@@ -1,5 +1,7 @@
 //! Answers: how they are written, read and described.
 
+use std::time::Duration;
+
 use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
@@ -69,6 +71,13 @@ pub(crate) const NATURAL: (&str, i64) = ("minimum", 0);
 pub struct Seconds {
     /// The time in milliseconds.
     pub ms: i64,
+}
+
+impl Seconds {
+    /// Returns the time, or none at all if it is over.
+    pub fn duration(self) -> Duration {
+        Duration::from_millis(u64::try_from(self.ms).unwrap_or(0))
+    }
 }
 
 impl Serialize for Seconds {

@@ -2,9 +2,10 @@
 
 use litelease_core::Scope;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
-use crate::answer::Schemas;
+use crate::answer::{Described, Schemas};
 use crate::read::{Invalid, Members};
 use crate::{LONGEST, POOLS};
 
@@ -63,7 +64,7 @@ pub struct Field {
 /// A typed request. Serializing it writes its body.
 pub trait Request: Serialize + Sized + Send + Sync + 'static {
     /// The body of a 200 response.
-    type Answer;
+    type Answer: Described + DeserializeOwned + Send;
 
     /// The row of the call.
     const CALL: Call;

@@ -1,5 +1,6 @@
 //! Calls on a pool, by its id, and their answers.
 
+use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::answer::{Described, NATURAL, POSITIVE, Schemas, Seconds};
@@ -121,7 +122,7 @@ answers! {
 }
 
 /// A stream of server-sent events.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Stream;
 
 impl Described for Stream {

@@ -495,12 +495,13 @@ fn dependencies_point_inward() {
         (
             "litelease-client",
             &[
-                "base64",
                 "http-body-util",
                 "hyper",
                 "hyper-util",
                 "litelease-core",
                 "litelease-hold",
+                "litelease-wire",
+                "serde",
                 "serde_json",
                 "tokio",
                 "tokio-rustls",
