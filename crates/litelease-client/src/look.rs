@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::{Client, Lease, pauses};
 use crate::mode::{Async, Blocking, Mode};
-use crate::retry::path;
+use crate::retry::{Page, path};
 use crate::transport::{Outcome, Transport};
 use crate::{Error, Value};
 
@@ -346,7 +346,7 @@ fn many(prefix: &str, all: bool) -> wire::ListLeases {
     wire::ListLeases { name, prefix, after, limit: PAGE, all }
 }
 
-fn page(found: wire::Leases) -> (Vec<wire::KnownLease>, Option<String>) {
+fn page(found: wire::Leases) -> Page<wire::KnownLease> {
     match found {
         wire::Leases::Page(page) => (page.leases, page.next),
         wire::Leases::One(_) => (Vec::new(), None),

@@ -124,7 +124,7 @@ impl<M: Mode> Client<M> {
         &self,
         request: R,
         time: Duration,
-        read: fn(R::Answer) -> (Vec<T>, Option<String>),
+        read: fn(R::Answer) -> Page<T>,
     ) -> M::Answer<Vec<T>> {
         let client = self.clone();
         M::answer(&self.transport, async move {
@@ -169,6 +169,9 @@ impl<M: Mode> Client<M> {
         }
     }
 }
+
+/// The entries of a page, and after which one the next page begins.
+pub(crate) type Page<T> = (Vec<T>, Option<String>);
 
 /// The start of the paths of calls on queues.
 const OF_QUEUES: &str = "/v1/queue/";

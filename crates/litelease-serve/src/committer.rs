@@ -34,6 +34,7 @@ use self::served_file::{CHANGE_POLL_INTERVAL, ServedFile};
 use self::undelivered::Undelivered;
 use self::wait_lists::WaitLists;
 use crate::answer::{Answer, PoolAnswer, PoolSnapshot, QueueAnswer, UndeliveredGrant};
+use crate::failure::Failure;
 use crate::high_water::HighWater;
 use crate::job::{
     Answered, Answers, Id, Job, JobError, Read, Receiver, RecvTimeoutError, SendAnswer, receive,
@@ -208,7 +209,7 @@ impl Committer {
         let mut batch = Batch::default();
         let started = Instant::now();
         let begun = self.file.begin();
-        let done = begun.and_then(|()| self.fill(&mut batch, jobs, &grants, &due));
+        let done = begun.and_then(|()| Ok(self.fill(&mut batch, jobs, &grants, &due)?));
         let count = *done.as_ref().unwrap_or(&0);
         match self.file.end(done.map(|_| ())) {
             Ok(took) => {
@@ -330,7 +331,7 @@ impl Committer {
 
     /// Answers the jobs of a commit that failed. If it may have been stored all the same, its
     /// grants are returned once the database works again.
-    fn fail(&mut self, mut batch: Batch, grants: Vec<UndeliveredGrant>, error: &Error) {
+    fn fail(&mut self, mut batch: Batch, grants: Vec<UndeliveredGrant>, error: &Failure) {
         // Jobs behind the one that failed are answered too.
         let failure = self.file.failure();
         for job in std::mem::take(&mut batch.unfinished) {
@@ -393,7 +394,7 @@ impl Committer {
                 let waiters = self.waiting.len_of(id);
                 Ok(PoolAnswer::Snapshot(PoolSnapshot { info, slots, waiters, now_ms }).into())
             }
-            Ok(None) | Err(Error::NoSuchPool) => Err(JobError::NoSuchPool),
+            Ok(None) | Err(Failure::Database(Error::NoSuchPool)) => Err(JobError::NoSuchPool),
             Err(error) => {
                 tracing::error!(error = %error, "the database failed");
                 Err(self.file.failure())

@@ -12,6 +12,7 @@ mod committer;
 mod door;
 mod error;
 mod events;
+mod failure;
 mod file;
 mod file_access;
 mod framing;
