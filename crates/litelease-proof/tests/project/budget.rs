@@ -101,7 +101,7 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::counted(
             "lines of shipped Rust",
-            53_110,
+            53_150,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
         Row::counted("lines of the Python package", 7_415, python_lines()),
