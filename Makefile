@@ -53,10 +53,13 @@ test-integrations: ## the crate next to sqlx, diesel, r2d2, deadpool and tokio: 
 	@echo "==> building and running projects with other SQLite crates: two minutes or three the first time"
 	@LITELEASE_INTEGRATIONS=1 cargo test --locked -q -p litelease-proof --test project $(PLANTED) integrations::
 
-test-hosts: ## the programs of docs/holding-from-any-language.md in Node, Go, Ruby, Java, PHP and the shell
-	@scripts/setup cc node ruby go javac php
+test-hosts: ## holds from programs in Node, Go, Ruby, Java, PHP and the shell: beside them, and in SQL
+	@scripts/setup cc node ruby ruby-sqlite3 go go-sqlite3 javac sqlite-jdbc php php-sqlite3
+	@scripts/setup-node
 	@echo "==> running litelease hold beside programs in six languages"
 	@LITELEASE_HOSTS=1 cargo test --locked -q -p litelease-proof --test command $(PLANTED) hosts::
+	@echo "==> holding in SQL from six languages"
+	@LITELEASE_HOSTS=1 cargo test --locked -q -p litelease-proof --test sql $(PLANTED) held_hosts::
 
 test-python: ## the Python package: types and tests, on two Pythons
 	@scripts/setup cc openssl

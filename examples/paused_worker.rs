@@ -25,7 +25,8 @@ fn work(file: &str, name: &str) -> Result<(), Box<dyn Error>> {
     let options = WorkerOptions::new(Duration::from_millis(500)).once();
     let counts = db.queue("payments").worker(options)?.run(|item| {
         println!("{name}: attempt {}, token {}", item.attempt, item.token);
-        std::thread::sleep(Duration::from_secs(1)); // the work; the first worker is stopped here
+        // The work: the first worker is stopped here, and goes on when its input is closed.
+        let _ = std::io::stdin().lines().count();
         if let Err(lost) = item.check() {
             println!("{name}: told that it lost the item: {}", lost.reason);
         }
@@ -48,23 +49,24 @@ fn stop_the_first_worker(file: &str) -> Result<(), Box<dyn Error>> {
     db.conn().execute_batch("CREATE TABLE IF NOT EXISTS paid (invoice, by_whom)")?;
     db.queue("payments").send("invoice 17")?;
 
-    let worker = |name: &str| {
+    let worker = |name: &str, input: Stdio| {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args([file, name]).stdout(Stdio::piped()).spawn()
+        command.args([file, name]).stdin(input).stdout(Stdio::piped()).spawn()
     };
     let send =
         |signal: &str, pid: u32| Command::new("kill").args([signal, &pid.to_string()]).status();
-    let mut first = worker("first")?;
+    let mut first = worker("first", Stdio::piped())?;
     let mut lines = BufReader::new(first.stdout.take().ok_or("no output")?).lines();
     println!("{}", lines.next().ok_or("no line")??); // it has the item
     send("-STOP", first.id())?;
     println!("the first worker is stopped");
 
     // It waits until the delivery of the first one is over.
-    print!("{}", String::from_utf8(worker("second")?.wait_with_output()?.stdout)?);
+    print!("{}", String::from_utf8(worker("second", Stdio::null())?.wait_with_output()?.stdout)?);
 
     println!("the first worker goes on");
     send("-CONT", first.id())?;
+    drop(first.stdin.take());
     for line in lines {
         println!("{}", line?);
     }

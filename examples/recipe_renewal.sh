@@ -7,7 +7,7 @@ export LITELEASE_DB=app.sqlite3
 litelease run --ttl 30s --progress-within 5m --max-time 2h crawl -- sh -c '
   for page in 1 2 3; do
     echo "page $page"
-    litelease -q progress    # fails once the lease is lost
+    litelease -q lease progress    # fails once the lease is lost
   done
 '
 

@@ -17,7 +17,16 @@ pub(crate) fn outcome(folder: &Path) -> Result<Outcome> {
     let detail = format!("CPU time, in memory, {} rounds", ratios.len());
     let what = "from Python through the extension ÷ plain UPDATE";
     let figure = Rounds::new(ratios)?.figure("B15", what, Reach::AtMost(1.7), detail);
-    Ok(Outcome { figures: vec![figure], notes: vec![trackers(folder)?], ..Outcome::default() })
+    let mut python = Command::new("target/python/system/bin/python");
+    python.arg("bench/python_methods.py").arg(folder);
+    let [own, hosted]: [Vec<f64>; 2] = told(&mut python)?;
+    let hosted = Rounds::new(hosted)?;
+    let detail =
+        format!("CPU time, WAL NORMAL; on a connection of the caller's {:.2}", hosted.median());
+    let what = "the methods on an opened file ÷ plain UPDATE";
+    let methods = Rounds::new(own)?.figure("B15", what, Reach::AtMost(2.0), detail);
+    let notes = vec![trackers(folder)?];
+    Ok(Outcome { figures: vec![figure, methods], notes, ..Outcome::default() })
 }
 
 /// Our `Tracker` next to that of sayt2: the same calls on a file of its own, in turns.

@@ -176,45 +176,6 @@ def test_a_task_that_is_cancelled_at_any_moment_leaves_nothing_behind(
     assert cancelled >= 3, "at least those that are cancelled before they can be granted"
 
 
-# The library commits names itself, on a connection of its own.
-@pytest.mark.parametrize("act", [slot_for_a_moment])
-def test_a_task_that_is_cancelled_during_its_commit_leaves_nothing_behind(
-    db: Litelease, path: Path, act: Callable[[Path], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Pools(db.conn).register("p", 1)
-    tasks: list[asyncio.Task[None]] = []
-    committed: list[bool] = []
-    connect = sqlite3.connect
-
-    class Cancels(sqlite3.Cursor):
-        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-            if sql == "COMMIT" and not committed:
-                loop.call_soon_threadsafe(tasks[0].cancel)
-                time.sleep(0.1)
-                committed.append(True)
-            return super().execute(sql, *values)
-
-    class Slow(sqlite3.Connection):
-        def cursor(self, *_: object) -> sqlite3.Cursor:  # type: ignore[override]
-            return super().cursor(Cancels)
-
-    async def main() -> None:
-        nonlocal loop
-        loop = asyncio.get_running_loop()
-        monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, factory=Slow, **named))
-        tasks.append(asyncio.create_task(act(path)))
-        with pytest.raises(asyncio.CancelledError):
-            await tasks[0]
-        monkeypatch.undo()
-
-    loop: asyncio.AbstractEventLoop
-    loop = asyncio.new_event_loop()
-    loop.close()
-    asyncio.run(main())
-    assert committed, "it was granted"
-    assert db.leases() == [] and Pools(db.conn).slots("p") == []
-
-
 def test_a_cancelled_waiter_is_gone_soon(db: Litelease, path: Path) -> None:
     db.claim("x", "other", ttl=3600)
 

@@ -50,6 +50,10 @@ db = Litelease(conn)
 held = db.hold("x", ttl=3600)
 Pools(conn).register("p", 1)
 slot = Pools(conn).hold("p", ttl=3600)
+session = litelease.Session(sys.argv[1], "worker", ttl=3600)
+book = session.claim("book")
+member = litelease.Shards.join(db, "orders", 1, "a", ttl=3600)
+assert member.next(60).shard == 0
 """
 
 ENDS = {
@@ -104,11 +108,11 @@ child = os.fork()
 if child == 0:
     how = sys.argv[2]
     if how == "drop":
-        del held, slot
+        del held, slot, session, book, member
         import gc; gc.collect()
         time.sleep(0.2)
     elif how == "release":
-        held.release(), slot.release()
+        held.release(), slot.release(), book.release(), session.close(), member.leave()
     elif how == "close":
         db.close()
     elif how == "own":
@@ -116,7 +120,8 @@ if child == 0:
     sys.exit(0)
 status = os.waitpid(child, 0)[1]
 assert status == 0, f"the child ended with status {status}; what it said stands above"
-held.check(), slot.check()
+held.check(), slot.check(), session.check(), book.check(), member.check(0)
+assert db.owner("book") == session.owner and db.owner("orders/shard/0") == member.owner
 assert db.owner("x") == held.owner and len(Pools(conn).slots("p")) == 1
 assert db.owner("mine") is None
 """
@@ -144,11 +149,11 @@ def start_late(work, values):
     return start(begin, ())
 _thread.start_new_thread = start_late
 import litelease
-held = litelease.Session(litelease.open(sys.argv[1]), "x", ttl=3600)
+held = litelease.open(sys.argv[1]).hold("x", ttl=3600, on_requested=print)
 """
 
 
-def test_a_process_that_ends_waits_for_a_keeper_that_has_not_begun(path: Path) -> None:
+def test_a_process_that_ends_waits_for_a_listener_that_has_not_begun(path: Path) -> None:
     # A thread that began after the interpreter had freed its state crashed the process. It took a
     # busy machine, and a process that ended right after its first hold.
     done = subprocess.run([sys.executable, "-c", STARTS_LATE, path], capture_output=True, timeout=60, text=True)

@@ -21,7 +21,6 @@ import pytest
 import litelease
 
 from litelease import Acquired, Busy, CommitUnknown, Litelease, LiteleaseError, Lost, Tracker, TrackerIsLockedError
-from litelease._wait import clock
 
 
 @pytest.fixture
@@ -401,24 +400,6 @@ def test_processes_that_race_on_a_fresh_file_have_one_winner_and_know_it(tmp_pat
         assert [answer[0] for answer in answers] == ["lost"] * 7 + ["won"], answers
         winner = [racer.pid for racer, told in zip(racers, unsorted) if told[0] == "won"]
         assert {answer[2] for answer in answers[:7]} == {str(winner[0])}, "the rest are told who"
-
-
-def test_a_file_that_stays_locked_is_tried_at_leisure_while_there_is_time(tmp_path: Path) -> None:
-    # The keeper tried every millisecond from the first failure on, and so used a part of a core for
-    # as long as another program had the file locked.
-    with litelease.open(tmp_path / "app.sqlite3") as db, litelease.Session(db, "books", ttl=600) as session:
-        held = session._hold
-        window, pause = held._trusted_for, held._pause
-        pauses = [held._locked_pause(left) for left in (window, 11, 10.125, 10.0001, 10, 1.5, 1, 0.5, 0.25)]
-        assert pauses == [pause, pause, 0.125, 0.001, 0.001, 0.001, 0.0001, 0.0001, 0.00002]
-        db.conn.execute("BEGIN IMMEDIATE")
-        held._due, before = 0.0, clock()
-        assert held._kept is not None
-        held._kept.tell()
-        while held._due == 0.0:
-            time.sleep(0.001)
-        assert held._due >= before + pause
-        db.conn.execute("ROLLBACK")
 
 
 WRITER = """

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -26,7 +27,23 @@ from typing import Any, Callable, Iterator
 import pytest
 
 import litelease
-from litelease import Acquired, Gate, Lease, Litelease, LiteleaseError, Lost, Pools, Queue, SingleWriter, Tracker
+from litelease import (
+    Acquired,
+    Gate,
+    Lease,
+    Litelease,
+    LiteleaseError,
+    Lost,
+    Pools,
+    Queue,
+    Session,
+    SessionName,
+    ShardAssigned,
+    ShardRequested,
+    Shards,
+    SingleWriter,
+    Tracker,
+)
 from litelease._identity import identity
 
 IS_THOROUGH = bool(os.environ.get("LITELEASE_THOROUGH"))
@@ -685,6 +702,82 @@ def test_nobody_trusts_what_was_handed_over_after_an_exception_at_any_moment() -
         assert outcomes == {(True, False), (True, True), (False, True)}
 
 
+@pytest.mark.parametrize("how", ["name.release", "session.release", "session.claim", "session.close", "with"])
+def test_no_name_of_a_session_has_two_believers_after_an_exception_at_any_moment(how: str) -> None:
+    """A release that was interrupted after its commit left a name that its session trusted until the next heartbeat."""
+
+    def ends(session: Session, name: SessionName) -> None:
+        if how == "name.release":
+            name.release()
+        elif how == "session.release":
+            session.release("books")
+        elif how == "session.claim":
+            session.claim("more")
+        elif how == "session.close":
+            session.close()
+        else:
+            with session, session.claim("more"):
+                pass
+
+    with quick_folder() as folder, litelease.open(folder / "db") as db:
+        for number in range(1, 100_000):
+            session = Session(db, "worker", 3600, replace=True)
+            books = session.claim("books")
+            tracer = Tracer(number, is_fine=True)
+            was_interrupted, told = attempt(lambda: ends(session, books), tracer)
+            del told
+            believed = [name for name, held in (("worker", session), ("books", books)) if is_trusted(held)]
+            assert all(db.owner(name) == session.owner for name in believed), number
+            assert set(session.names) <= {lease.name for lease in db.leases()}, number
+            assert (db.owner("more") is not None) == ("more" in session.names), number
+            assert was_interrupted or how == "session.claim" or not is_trusted(books), number
+            session.close()
+            assert db.leases() == [] and can_write_soon(folder / "db"), number
+            if tracer.seen < number:
+                break
+        assert number > 5
+
+
+@pytest.mark.parametrize("how", ["release", "hand_over"])
+def test_no_shard_has_two_believers_after_an_exception_at_any_moment(how: str) -> None:
+    def gives_up(a: Shards, shard: int) -> None:
+        a.hand_over(shard) if how == "hand_over" else a.release(shard)
+
+    with quick_folder() as folder, litelease.open(folder / "db") as db:
+        for number in range(1, 100_000):
+            with Shards.join(db, f"group {number}", 2, "a", 3600) as a:
+                assert all(isinstance(a.next(30), ShardAssigned) for _ in range(2))
+                with Shards.join(db, f"group {number}", 2, "b", 3600):
+                    asked = a.next(30)
+                    assert isinstance(asked, ShardRequested)
+                    tracer = Tracer(number, is_fine=True)
+                    was_interrupted, told = attempt(lambda: gives_up(a, asked.shard), tracer)
+                    del told
+                    # Trusted, and then stored: never the other way round.
+                    trusted = is_trusted_shard(a, asked.shard)
+                    assert not trusted or db.owner(f"group {number}/shard/{asked.shard}") == a.owner, number
+                    assert was_interrupted or not trusted or how == "release", number
+            if tracer.seen < number:
+                break
+        assert number > 5
+
+
+def is_trusted(held: Session | SessionName) -> bool:
+    try:
+        held.check()
+    except Lost:
+        return False
+    return True
+
+
+def is_trusted_shard(shards: Shards, shard: int) -> bool:
+    try:
+        shards.check(shard)
+    except Lost:
+        return False
+    return True
+
+
 def test_a_held_slot_is_returned_after_an_exception_at_any_moment() -> None:
     def holds(pools: Pools) -> None:
         with pools.hold("p", ttl=3600) as slot:
@@ -705,7 +798,7 @@ def test_a_held_slot_is_returned_after_an_exception_at_any_moment() -> None:
                 slot.check()
             if tracer.seen < number:
                 break
-        assert number > 100
+        assert number > 50
 
 
 def can_write_soon(path: Path) -> bool:
@@ -760,6 +853,34 @@ def test_a_single_writer_is_free_after_an_exception_at_any_moment(waits: bool, e
 def writes_nothing(writer: SingleWriter) -> None:
     with writer.write() as conn:
         conn.execute("DELETE FROM notes")
+
+
+def test_no_bytecode_of_ours_runs_where_an_object_is_freed() -> None:
+    # Python swallows what a signal's handler raises there: a Ctrl-C in 400 was lost.
+    seen: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith((SOURCE, os.path.dirname(weakref.__file__))):
+            seen.append(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else frame.f_code.co_name)
+
+    with quick_folder() as folder:
+        db: Any = Litelease(sqlite3.connect(folder / "db", isolation_level=None))
+        db.conn.execute("PRAGMA journal_mode = WAL")
+        db.bootstrap()
+        db.queue("q").send("a")
+        held = db.hold("x", 30)
+        held.release()
+        item = db.queue("q").receive(30)
+        with item.finish():
+            pass
+        sys.setprofile(profile)
+        try:
+            held = None
+            item = None
+            db = None
+        finally:
+            sys.setprofile(None)
+    assert seen == []
 
 
 def test_real_signals_leave_nothing_behind(elsewhere: Callable[..., Any]) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from common import until
 
 import litelease
 from litelease import (
@@ -104,9 +105,35 @@ def test_a_slot_that_is_taken_away_is_lost_and_its_successor_left_alone(tmp_path
             assert pools.return_slot("gpu", slot.lease_id)
             successor = pools.borrow("gpu", ttl=30)
             assert slot.lost.wait(60)
-            with pytest.raises(Lost, match="expired"):
+            with pytest.raises(Lost, match="broken"):
                 slot.check()
         assert successor and pools.slot("gpu", successor.lease_id)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("how", ["released", "dropped"])
+def test_a_slot_that_ends_while_another_connection_writes_is_returned_afterwards(tmp_path: Path, how: str) -> None:
+    with litelease.open(tmp_path / "app.sqlite3") as db:
+        pools = Pools(db.conn)
+        pools.register("gpu", 1)
+        slot = pools.hold("gpu", ttl=3600)
+        with litelease.open(tmp_path / "app.sqlite3") as other:
+            other.conn.execute("BEGIN IMMEDIATE")
+            if how == "dropped":
+                del slot
+            else:
+                with pytest.raises(sqlite3.OperationalError, match="goes on trying"):
+                    slot.release()
+            other.conn.execute("ROLLBACK")
+        until(lambda: pools.slots("gpu") == [], 30)
+
+
+def test_a_slot_that_is_freed_by_an_operator_is_lost_long_before_the_next_renewal(tmp_path: Path) -> None:
+    with litelease.open(tmp_path / "app.sqlite3") as db:
+        pools = Pools(db.conn)
+        pools.register("gpu", 1)
+        with pools.hold("gpu", ttl=3600) as slot:
+            assert pools.return_slot("gpu", slot.lease_id) and slot.lost.wait(60)
 
 
 def test_a_slot_that_is_returned_wakes_whoever_waits_for_one(tmp_path: Path) -> None:

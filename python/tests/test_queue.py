@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -252,6 +251,18 @@ def test_finish_leaves_a_transaction_of_the_callers_alone(mail: Queue) -> None:
     assert effects(mail) == [1] and item.ack()
 
 
+def test_an_item_received_in_a_transaction_can_be_finished_after_its_commit(mail: Queue) -> None:
+    mail.send("a")
+    mail.conn.execute("BEGIN IMMEDIATE")
+    item = received(mail.joining())
+    with pytest.raises(LiteleaseError, match="commit yours first"), item.finish():
+        pass
+    mail.conn.execute("COMMIT")
+    with item.finish() as conn:
+        conn.execute("INSERT INTO effects VALUES (1)")
+    assert effects(mail) == [1] and mail.items() == []
+
+
 @pytest.mark.parametrize("options", [{}, {"isolation_level": None}, {"isolation_level": "EXCLUSIVE"}])
 def test_finish_works_in_every_mode_of_sqlite3(tmp_path: Path, options: dict[str, None]) -> None:
     conn = sqlite3.connect(tmp_path / "db", **options)  # type: ignore[call-overload]
@@ -264,33 +275,6 @@ def test_finish_works_in_every_mode_of_sqlite3(tmp_path: Path, options: dict[str
     with received(mail).finish() as inside:
         inside.execute("INSERT INTO effects VALUES (?)", (id,))
     assert effects(open_file(tmp_path / "db").queue("mail")) == [id]
-
-
-def test_finish_of_two_threads_on_one_connection_does_not_mix(tmp_path: Path) -> None:
-    conn = sqlite3.connect(tmp_path / "db", isolation_level=None, check_same_thread=False)
-    db = Litelease(conn)
-    db.bootstrap()
-    conn.execute("CREATE TABLE effects (id)")
-    mail = db.queue("mail")
-    mail.send("a")
-    mail.send("b")
-    first, second = mail.receive_many(2, 30)
-    refused: list[str] = []
-
-    def other() -> None:
-        try:
-            with second.finish():
-                pass
-        except LiteleaseError as error:
-            refused.append(str(error))
-
-    with first.finish() as inside:
-        inside.execute("INSERT INTO effects VALUES (1)")
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-    assert len(refused) == 1 and "commit yours first" in refused[0]
-    assert effects(mail) == [1] and second.ack()
 
 
 # Real processes.

@@ -122,10 +122,10 @@ def test_a_session_whose_identity_is_broken_writes_nothing_any_more(db: Liteleas
     db.break_lease("worker")
     before = db.inspect("poetry")
     assert session.lost.wait(20)
-    assert reason(held[0]) == "superseded by a newer token"
+    assert reason(held[0]) == "broken by an operator"
     assert reason(held[2]).startswith("its session is over: ")
     assert db.inspect("poetry") in (before, None), "it was renewed"
-    assert reason(session) == "superseded by a newer token"
+    assert reason(session) == "broken by an operator"
     with pytest.raises(Lost):
         session.claim("other")
     assert db.token("other") is None
@@ -154,7 +154,47 @@ def test_a_session_that_is_dropped_is_closed(db: Litelease) -> None:
     del session
     gc.collect()
     until(lambda: db.leases() == [])
-    assert reason(books) == "its session is over: it was dropped"
+    assert reason(books) == "its session is over: it was closed"
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("how", ["name", "session", "block", "dropped", "connection"])
+def test_what_ends_while_another_connection_writes_is_released_afterwards(db: Litelease, how: str) -> None:
+    """It was tried for some seconds, or not at all, and then stayed for its ttl."""
+    own = litelease.open(path_of(db))
+    session = Session(own, "worker", 3600)
+    books = session.claim("books")
+    db.conn.execute("BEGIN IMMEDIATE")
+    try:
+        if how == "dropped":
+            del session
+            gc.collect()
+        elif how == "connection":
+            own.conn.close()
+        else:
+            with pytest.raises(sqlite3.OperationalError, match="goes on trying"):
+                if how == "name":
+                    session.release("books")
+                elif how == "session":
+                    session.close()
+                else:
+                    with session:
+                        pass
+        assert is_lost(books)
+    finally:
+        db.conn.execute("ROLLBACK")
+    until(lambda: [lease.name for lease in db.leases()] == (["worker"] if how == "name" else []), 30)
+    own.conn.close()
+
+
+def test_a_broken_name_and_a_broken_session_are_noticed_long_before_the_next_heartbeat(db: Litelease) -> None:
+    with Session(db, "worker", 3600) as session:
+        held = [session.claim(name) for name in NAMES]
+        db.break_lease("essays")
+        assert held[0].lost.wait(60)
+        held[1].check()
+        db.break_lease("worker")
+        assert held[2].lost.wait(60) and session.lost.wait(60)
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 1_000_000, "é\u2028"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -103,6 +104,61 @@ def test_a_member_that_is_lost_is_told_so_for_every_shard(db: Litelease) -> None
     assert [(type(event), event.shard) for event in events] == [(ShardLost, 0), (ShardLost, 1)]
     with pytest.raises(Lost):
         a.checkpoint(0, 1)
+
+
+def test_a_shard_that_is_broken_is_lost_before_it_is_assigned_again(db: Litelease) -> None:
+    """The member claimed it again, and went on as if it had never been away."""
+    with Shards.join(db, "orders", 1, "a", 3600) as a:
+        assert a.next(30) == ShardAssigned(0, 1, None)
+        for token in (3, 5):
+            db.break_lease("orders/shard/0")
+            lost, assigned = a.next(60), a.next(60)
+            assert isinstance(lost, ShardLost) and lost.reason.kind in ("Broken", "Superseded")
+            assert assigned == ShardAssigned(0, token, None)
+
+
+@pytest.mark.parametrize("how", ["leaves", "is dropped"])
+def test_a_member_that_leaves_while_another_connection_writes_is_gone_afterwards(db: Litelease, how: str) -> None:
+    a = Shards.join(path_of(db), "orders", 2, "a", 3600)
+    assert all(isinstance(a.next(30), ShardAssigned) for _ in range(2))
+    db.conn.execute("BEGIN IMMEDIATE")
+    try:
+        if how == "leaves":
+            with pytest.raises(sqlite3.OperationalError, match="goes on trying"):
+                a.leave()
+        else:
+            del a
+    finally:
+        db.conn.execute("ROLLBACK")
+    until(lambda: db.leases() == [], 30)
+
+
+def test_a_member_ends_with_its_connection(db: Litelease) -> None:
+    own = litelease.open(path_of(db))
+    a = Shards.join(own, "orders", 1, "a", 3600)
+    assert isinstance(a.next(30), ShardAssigned)
+    own.conn.close()
+    with pytest.raises(Lost):
+        a.check(0)
+    assert db.leases() == []
+
+
+def test_a_forked_child_is_not_the_member(db: Litelease) -> None:
+    with Shards.join(db, "orders", 1, "a", 3600) as a:
+        assert isinstance(a.next(30), ShardAssigned)
+        if (child := os.fork()) == 0:
+            lost = 0
+            for call in (lambda: a.check(0), lambda: a.checkpoint(0, 1), lambda: a.next(0), lambda: a.hand_over(0)):
+                try:
+                    call()
+                except Lost:
+                    lost += 1
+            a.leave()
+            del a
+            os._exit(lost)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+        a.check(0)
+        a.checkpoint(0, 2)
 
 
 def test_a_member_that_ignores_a_request_loses_that_shard_and_keeps_the_others(db: Litelease) -> None:

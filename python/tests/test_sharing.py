@@ -93,6 +93,83 @@ def test_pools_share_the_lock_of_the_connection(tmp_path: Path) -> None:
     assert len(told) == len(set(told)) > 10
 
 
+def test_a_finish_block_keeps_the_verbs_of_other_threads_out(tmp_path: Path) -> None:
+    # A claim of another thread took part in the transaction of the block. Its token was told, rolled
+    # back with the block, and told again to the next owner.
+    db = shared(tmp_path / "db")
+    db.queue("mail").send("a")
+    item = db.queue("mail").receive(30)
+    assert item is not None
+    told: list[object] = []
+    thread = threading.Thread(target=lambda: told.append(db.claim("x", "other", 30)))
+    with pytest.raises(ZeroDivisionError), item.finish():
+        thread.start()
+        thread.join(0.3)
+        assert isinstance(db.claim("x", "mine", 30), Acquired)  # its own thread's verbs take part
+        raise ZeroDivisionError
+    thread.join()
+    assert told == [Acquired(litelease.Lease("x", "other", 1, db.inspect("x").expires_at_ms))]  # type: ignore[union-attr]
+
+
+def test_a_thread_that_waits_for_a_finish_block_is_refused_in_the_end(tmp_path: Path) -> None:
+    db = shared(tmp_path / "db")
+    db.queue("mail").send("a")
+    item = db.queue("mail").receive(30)
+    assert item is not None
+    refused: list[BaseException] = []
+
+    def claim() -> None:
+        try:
+            db.claim("x", "a", 30)
+        except sqlite3.OperationalError as error:
+            refused.append(error)
+
+    with item.finish():
+        thread = threading.Thread(target=claim)
+        thread.start()
+        thread.join()
+    assert len(refused) == 1 and "another thread has a finish() block open" in str(refused[0])
+    assert db.token("x") is None and db.queue("mail").items() == []
+
+
+def test_a_finish_block_may_be_ended_by_another_thread(tmp_path: Path) -> None:
+    db = shared(tmp_path / "db")
+    db.queue("mail").send("a")
+    item = db.queue("mail").receive(30)
+    assert item is not None
+    block = item.finish()
+    block.__enter__()
+    thread = threading.Thread(target=block.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join()
+    assert db.queue("mail").items() == [] and isinstance(db.claim("x", "a", 30), Acquired)
+
+
+def test_a_worker_leaves_the_verbs_of_other_threads_alone(tmp_path: Path) -> None:
+    # It asked whether its handler had left a transaction open while another thread was in the middle
+    # of a verb, took that one's transaction for it, and rolled it back.
+    db = shared(tmp_path / "db")
+    db.queue("mail").send("a")
+    worker_thread, is_inside, told = threading.get_ident(), threading.Event(), []
+
+    def progress() -> bool:
+        if threading.get_ident() != worker_thread and db.conn.in_transaction and not is_inside.is_set():
+            is_inside.set()
+            time.sleep(0.3)
+        return False
+
+    for _ in db.queue("mail").worker(30, once=True):
+        db.conn.set_progress_handler(progress, 1)
+        thread = threading.Thread(target=lambda: told.append(db.claim("x", "a", 30)))
+        thread.start()
+        assert is_inside.wait(30)
+    thread.join()
+    db.conn.set_progress_handler(None, 1)
+    (claimed,) = told
+    assert isinstance(claimed, Acquired) and db.inspect("x") == claimed.lease
+    assert db.queue("mail").items() == []
+
+
 def test_threads_may_share_a_gate(tmp_path: Path) -> None:
     with Gate(tmp_path / "gate", timeout=30) as gate:
         admitted: list[int] = []

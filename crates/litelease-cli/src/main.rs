@@ -163,19 +163,19 @@ fn tell_usage(error: &clap::Error, wants_json: bool) -> ExitCode {
         let told = say_text(&error.render().ansi().to_string());
         return told.map_or_else(|failure| end(&failure, wants_json), |()| ExitCode::SUCCESS);
     }
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let failure = Failure::usage("a command is missing: see litelease --help");
-        failure.tell(wants_json);
+    let subcommand = subcommand();
+    if let ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =
+        error.kind()
+    {
+        Failure::usage(format!("a command is missing: see {subcommand} --help")).tell(wants_json);
         return ExitCode::from(code::USAGE);
     }
     let text = error.render().to_string();
     let said: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
     let said = said.join(" ").trim_start_matches("error: ").trim_end_matches('.').to_owned();
-    let subcommand = std::env::args()
-        .nth(1)
-        .filter(|word| command_line().get_subcommands().any(|command| command.get_name() == word));
     if error.kind() == ErrorKind::MissingRequiredArgument
-        && let Some(word @ ("run" | "work" | "write" | "borrow")) = subcommand.as_deref()
+        && let Some(word @ ("run" | "work" | "write" | "borrow")) =
+            subcommand.strip_prefix("litelease ")
     {
         // What it is missing is best shown.
         let name = match word {
@@ -188,8 +188,17 @@ fn tell_usage(error: &clap::Error, wants_json: bool) -> ExitCode {
         Failure::usage(text).tell(wants_json);
         return ExitCode::from(code::USAGE);
     }
-    let help =
-        subcommand.map_or("litelease --help".into(), |word| format!("litelease {word} --help"));
-    Failure::usage(format!("{said}: see {help}")).tell(wants_json);
+    Failure::usage(format!("{said}: see {subcommand} --help")).tell(wants_json);
     ExitCode::from(code::USAGE)
+}
+
+/// Returns the command with its subcommands, as the user typed them: `litelease queue send`.
+fn subcommand() -> String {
+    let (mut command, mut typed) = (command_line(), String::from("litelease"));
+    for word in std::env::args().skip(1).take_while(|word| word != "--") {
+        if let Some(inner) = command.find_subcommand(&word) {
+            (command, typed) = (inner.clone(), format!("{typed} {word}"));
+        }
+    }
+    typed
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use litelease_hold::{
     Deliveries, Delivery, Held, HoldError, LossSignal, Lost, Received, Settled, Work, WorkOptions,
-    WorkerCounts, cut, end,
+    WorkerCounts, abandon, cut,
 };
 
 use crate::{Client, Error, Item, Queue};
@@ -162,7 +162,7 @@ impl WorkItem<'_> {
 
     fn settle(&self, settled: Settled) {
         self.settled.set(Some(settled));
-        end(self.held);
+        abandon(self.held);
     }
 }
 

@@ -96,7 +96,7 @@ pub unsafe extern "C" fn sqlite3_liteleaseext_init(
 /// # Safety
 /// `db` must be an open connection of the library that the table belongs to, and stay so while its
 /// functions are registered.
-unsafe fn load(db: *mut sqlite3, table: &'static Routines) -> Result<(), String> {
+pub(crate) unsafe fn load(db: *mut sqlite3, table: &'static Routines) -> Result<(), String> {
     // SAFETY: as promised; each arm names the place that it looks at.
     unsafe {
         match place_of(table)? {

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr;
 
-use litelease_store::{Api, Callbacks};
+use litelease_store::{Api, Callbacks, sqlite3};
 
 /// Declares the table: one pointer per name, in the order of SQLite's header.
 macro_rules! routines {
@@ -75,6 +75,11 @@ routines! {
     free_filename database_file_object txn_state
 }
 
+/// A function that SQLite calls for each new connection, with the connection, a place for a
+/// message, and its table.
+pub(crate) type Entry =
+    unsafe extern "C" fn(*mut sqlite3, *mut *mut c_char, *const Routines) -> c_int;
+
 /// SQLite's `sqlite3_vfs`, version 3.
 #[repr(C)]
 struct Vfs {
@@ -141,6 +146,20 @@ impl Routines {
             let done = work();
             unregister(&raw mut copy);
             Some(done)
+        }
+    }
+
+    /// Has `entry` called for each connection that the library opens from now on. Returns whether
+    /// it will be. Doing it again changes nothing.
+    pub(crate) fn at_each_open(&self, entry: Entry) -> bool {
+        if self.auto_extension.is_null() {
+            return false;
+        }
+        // SAFETY: the function in this place has this type, but for the arguments of `entry`, which
+        // SQLite passes.
+        unsafe {
+            let register: unsafe extern "C" fn(Entry) -> c_int = transmute(self.auto_extension);
+            register(entry) == 0
         }
     }
 

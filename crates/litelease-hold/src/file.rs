@@ -5,9 +5,13 @@
 
 mod aside;
 mod connection;
+mod deliveries;
 mod fork;
 mod place;
 mod rows;
+mod session;
+mod shards;
+mod slots;
 pub mod sql;
 mod writer;
 
@@ -19,14 +23,17 @@ use std::time::Duration;
 use litelease_core::{Claimant, Lease, ReleaseResult};
 use litelease_store::{Api, Error, Failure, Store, When, code};
 
-use crate::{Home, NoKeeper, Notifier, ProcessKeeper};
+use crate::{Held, HoldError, Home, NoKeeper, Notifier, ProcessKeeper};
 
-pub use aside::Aside;
+pub use aside::{Aside, Own};
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
+pub use deliveries::{FileDeliveries, FileQueue};
 pub use fork::let_children_hold;
-pub(crate) use place::Asks;
-pub use place::{FilePlace, More, open_rows, patiently};
+pub use place::{Asks, FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};
+pub use session::{SessionMembers, open_session};
+pub use shards::{ShardEvent, Shards, ShardsOptions, StoredCheckpoint};
+pub use slots::SlotWish;
 pub use sql::{release_until, stay_loaded};
 pub use writer::write_lock_pid;
 
@@ -101,6 +108,15 @@ impl<'s> FileLeases<'s> {
     /// Returns the live lease on a name.
     pub fn inspect(self, name: &str) -> Result<Option<Lease>, Error> {
         self.store.inspect(name, When::Now, |lease| lease.into_owned())
+    }
+
+    /// Borrows a slot and keeps it alive. Returns the hold, whose secret is the id of the lease,
+    /// and the number of the slot; none if no slot came free in time.
+    pub fn hold_slot(
+        self,
+        wish: &SlotWish<'_>,
+    ) -> Result<Option<(Held, i64)>, HoldError<FileError>> {
+        slots::hold_slot(self, wish, Duration::ZERO)
     }
 
     /// Releases a grant, and notifies waiters.
@@ -188,6 +204,15 @@ pub enum FileError {
     InTransaction,
     /// The file was moved, deleted or replaced: no other process sees what is granted in it.
     Moved(String),
+    /// Live members of a group share another number of shards.
+    ShardCount {
+        /// The group.
+        group: String,
+        /// Their number.
+        count: i64,
+    },
+    /// A group of shards, or a member, that cannot be.
+    InvalidShards(&'static str),
     /// An error of a verb.
     Verb(Error),
 }
@@ -195,6 +220,12 @@ pub enum FileError {
 impl From<Error> for FileError {
     fn from(error: Error) -> Self {
         FileError::Verb(error)
+    }
+}
+
+impl From<Error> for HoldError<FileError> {
+    fn from(error: Error) -> Self {
+        HoldError::Lease(error.into())
     }
 }
 
@@ -210,6 +241,11 @@ impl fmt::Display for FileError {
             FileError::Moved(file) => {
                 write!(f, "{file} was moved, deleted or replaced while it was open: open it again")
             }
+            FileError::ShardCount { group, count } => write!(
+                f,
+                "the members of {group:?} share {count} shards: join with that count, or let all of them leave"
+            ),
+            FileError::InvalidShards(what) => f.write_str(what),
             FileError::Verb(error) => error.fmt(f),
         }
     }

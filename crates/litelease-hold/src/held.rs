@@ -1,6 +1,7 @@
 //! A held lease, wherever it is: acquired, kept alive by the keeper, and released at the end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use litelease_core::{GrantRef, Lease};
@@ -27,7 +28,7 @@ const DROP: Duration = Duration::from_millis(100);
 #[must_use = "a hold that is dropped is released"]
 pub struct Held {
     kept: Kept,
-    is_released: bool,
+    is_released: AtomicBool,
     _attached: NotShown<Option<Attached>>,
 }
 
@@ -96,7 +97,7 @@ pub fn keep<E>(
     let granted = if first.ttl < ttl { granted.at_most(first.ttl) } else { granted };
     let hold = Hold::new(grant, window, start, granted).limited(limits, start);
     let kept = home.keeper.add(group, hold);
-    let mut held = Held { kept, is_released: false, _attached: NotShown(None) };
+    let mut held = Held { kept, is_released: AtomicBool::new(false), _attached: NotShown(None) };
     held.check()?;
     held._attached = NotShown(attach.map(|attach| attach()));
     Ok(held)
@@ -104,7 +105,7 @@ pub fn keep<E>(
 
 /// Returns the hold of a grant that the keeper already has.
 pub fn held_from(kept: Kept) -> Held {
-    Held { kept, is_released: false, _attached: NotShown(None) }
+    Held { kept, is_released: AtomicBool::new(false), _attached: NotShown(None) }
 }
 
 /// Returns the hold as the keeper has it, for the place that made it.
@@ -112,16 +113,10 @@ pub fn hold_of(held: &Held) -> &Arc<Hold> {
     &held.kept.hold
 }
 
-/// Ends a hold before it is dropped, without waiting: for a delivery, which its worker settles
-/// itself.
-pub fn end(held: &Held) {
-    let _ = held.kept.release(Duration::ZERO);
-}
-
 /// Stops renewing a grant and leaves its row as it is: its holder has another grant of the name, or
-/// releases the row by other means.
-pub fn abandon(mut held: Held) {
-    held.is_released = true;
+/// ends the row by other means, as a worker does with a delivery.
+pub fn abandon(held: &Held) {
+    held.is_released.store(true, Ordering::SeqCst);
     held.kept.hold.end();
 }
 
@@ -214,10 +209,10 @@ impl Held {
     /// If there is no request, or it cannot be done, the hold comes back with the error. If the
     /// place is locked, this tries for a few seconds, and never longer than the lease is trusted.
     #[allow(clippy::result_large_err)] // the hold comes back
-    pub fn hand_over<E>(mut self, ttl: Duration) -> Result<Lease, (Held, HoldError<E>)> {
+    pub fn hand_over<E>(self, ttl: Duration) -> Result<Lease, (Held, HoldError<E>)> {
         match self.kept.hand_over(ttl, RELEASE) {
             Ok(Some(handed)) => {
-                self.is_released = true;
+                self.is_released.store(true, Ordering::SeqCst);
                 Ok(handed)
             }
             Ok(None) => Err((self, HoldError::NotRequested)),
@@ -238,8 +233,8 @@ impl Held {
     }
 
     /// Releases the lease like [`release`](Held::release), and tries here for this long.
-    pub fn release_within(mut self, time: Duration) -> Result<(), Lost> {
-        self.is_released = true;
+    pub fn release_within(self, time: Duration) -> Result<(), Lost> {
+        self.is_released.store(true, Ordering::SeqCst);
         self.kept.release(time).map_err(|reason| self.as_lost(reason))
     }
 
@@ -256,7 +251,7 @@ impl<'h> From<&'h Held> for GrantRef<'h> {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.is_released {
+        if !self.is_released.load(Ordering::SeqCst) {
             // A superseded grant is left alone.
             let _ = self.kept.release(DROP);
         }

@@ -98,6 +98,10 @@ const LEAST_MARGIN: Duration = Duration::from_millis(50);
 const LONGEST_FAST: Duration = Duration::from_secs(1);
 const LONGEST_FASTEST: Duration = Duration::from_millis(250);
 
+/// How long before the end of trust the keeper of a locked file tries every millisecond. Before
+/// that it tries at leisure: a long ttl would use a part of a core.
+const LONGEST_HURRY: Duration = Duration::from_secs(10);
+
 impl Window {
     /// Returns the window of a ttl, or `None` if the ttl is not longer than twice the margin. A
     /// ttl of more than a century counts as a century.
@@ -165,6 +169,8 @@ impl Window {
     /// let (ms, us) = (Duration::from_millis, Duration::from_micros);
     /// let window = Window::new(ms(1000)).unwrap(); // trusted for 900 ms
     /// assert_eq!([600, 450, 225].map(|left| window.locked_pause(ms(left))), [us(1000), us(100), us(20)]);
+    /// let window = Window::new(ms(600_000)).unwrap();
+    /// assert_eq!([60_000, 10_125, 9_999].map(|left| window.locked_pause(ms(left))), [ms(250), ms(125), ms(1)]);
     /// ```
     pub fn locked_pause(self, left: Duration) -> Duration {
         let whole = self.end(Duration::ZERO);
@@ -173,7 +179,7 @@ impl Window {
         } else if left <= (whole / 2).min(LONGEST_FAST) {
             Duration::from_micros(100)
         } else {
-            Duration::from_millis(1)
+            self.pause().min(left.saturating_sub(LONGEST_HURRY)).max(Duration::from_millis(1))
         }
     }
 }

@@ -54,7 +54,7 @@ mod worker;
 pub use bell::Bell;
 pub use cancel::Cancel;
 pub use clock::{Clock, SystemClock};
-pub use held::{Held, abandon, end, held_from, hold, hold_of, keep};
+pub use held::{Held, abandon, held_from, hold, hold_of, keep};
 pub use hold::{HandoverRequest, HeldGrant, Hold, HoldLimits, Renewal, Window};
 pub use hold_error::HoldError;
 pub use identity::{HolderKind, Identity, Liveness, PidScope, short_owner, unique};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use litelease_core::{MAX_NOTE, backoff};
 
-use crate::{Clock, Held, HoldError, SystemClock, Window, end};
+use crate::{Clock, Held, HoldError, SystemClock, Window, abandon};
 
 /// The most handlers of one worker: each has a thread and a connection.
 const MOST_HANDLERS: usize = 1_000;
@@ -26,7 +26,7 @@ const UNTIL_EMPTY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The queue of a worker in some place, as one of its handlers uses it. Extending deliveries is the
 /// keeper's.
-pub trait Deliveries: Send {
+pub trait Deliveries {
     /// An item that was received.
     type Item<'d>
     where
@@ -212,7 +212,7 @@ impl Work {
     }
 
     /// Works until it is drained, with a thread for each of these handles.
-    pub fn run<D: Deliveries + 'static>(
+    pub fn run<D: Deliveries + Send + 'static>(
         &self,
         deliveries: Vec<D>,
         handler: &(impl Fn(&Delivery<'_, D>) -> Result<(), String> + Sync),
@@ -252,32 +252,50 @@ impl Work {
         // over, keeps it open until the next one.
         let mut last = None;
         while let Some((item, start)) = self.next(from)? {
-            let settled = match from.keep(&item, start) {
-                Ok(held) => {
-                    let held: &Held = last.insert(held);
-                    let delivery = Delivery { from, item, held, settled: Cell::new(None) };
-                    let settled = self.handle(&delivery, handler);
-                    end(held);
-                    settled
-                }
-                // Another worker may have it by now.
-                Err(HoldError::Lost(_)) => Ok(Settled::Lost),
-                Err(error) => {
-                    // No keeper would extend it.
-                    let _ = from.give_back(&item, Duration::ZERO, None);
-                    Err(error)
-                }
+            let Some(held) = self.keep(from, &item, start)? else { continue };
+            let held: &Held = last.insert(held);
+            let delivery = Delivery { from, item, held, settled: Cell::new(None) };
+            let called = catch_unwind(AssertUnwindSafe(|| handler(&delivery)));
+            let note = match called {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error),
+                Err(panic) => Some(format!("the handler panicked: {}", message(&*panic))),
             };
-            self.state().counts.add(*settled.as_ref().unwrap_or(&Settled::Lost));
-            settled?;
+            let Delivery { item, settled, .. } = delivery;
+            let is_held = || held.check().is_ok();
+            let settled = self.settle(from, &item, settled.get(), note, is_held);
+            abandon(held);
+            settled.map_err(HoldError::Lease)?;
         }
         Ok(())
+    }
+
+    /// Has the delivery of an item extended. Returns none if another worker may have it by now.
+    pub fn keep<D: Deliveries>(
+        &self,
+        from: &D,
+        item: &D::Item<'_>,
+        start: Duration,
+    ) -> Result<Option<Held>, HoldError<D::Error>> {
+        let kept = from.keep(item, start);
+        if kept.is_err() {
+            self.state().counts.add(Settled::Lost);
+        }
+        match kept {
+            Ok(held) => Ok(Some(held)),
+            Err(HoldError::Lost(_)) => Ok(None),
+            Err(error) => {
+                // No keeper would extend it.
+                let _ = from.give_back(item, Duration::ZERO, None);
+                Err(error)
+            }
+        }
     }
 
     /// Waits for the next item, and receives it. Returns when the receive began, too. `None` if the
     /// worker is to end.
     #[allow(clippy::type_complexity)] // an item, and when its receive began
-    fn next<'d, D: Deliveries>(
+    pub fn next<'d, D: Deliveries>(
         &self,
         from: &'d D,
     ) -> Result<Option<(D::Item<'d>, Duration)>, HoldError<D::Error>> {
@@ -312,57 +330,56 @@ impl Work {
         Ok(None)
     }
 
-    /// Calls the handler, and acknowledges the item or gives it back unless the handler did.
-    fn handle<D: Deliveries + 'static>(
+    /// Acknowledges an item whose handler has ended, or gives it back with a note, unless the
+    /// handler has `settled` it. Tries again as long as it is held.
+    pub fn settle<D: Deliveries>(
         &self,
-        delivery: &Delivery<'_, D>,
-        handler: &impl Fn(&Delivery<'_, D>) -> Result<(), String>,
-    ) -> Result<Settled, HoldError<D::Error>> {
-        let called = catch_unwind(AssertUnwindSafe(|| handler(delivery)));
-        let mut note = match called {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error),
-            Err(panic) => Some(format!("the handler panicked: {}", message(&*panic))),
-        };
-        let Delivery { from, item, .. } = delivery;
-        if let Some(left_open) = from.tidy().map_err(HoldError::Lease)? {
-            note.get_or_insert_with(|| left_open.into());
-        }
-        if let Some(settled) = delivery.settled.get() {
-            return Ok(settled);
-        }
-        let settled = match note {
-            None => self.retry(delivery, || from.ack(item)),
-            Some(note) => {
-                let (attempt, token) = D::attempt(item);
-                let WorkOptions { first_delay, longest_delay, .. } = self.options;
-                let delay = backoff(first_delay, longest_delay, attempt, token);
-                self.retry(delivery, || from.give_back(item, delay, Some(cut(&note))))
-            }
-        };
-        settled.map_err(HoldError::Lease)
-    }
-
-    /// Tries until it succeeds, as long as the delivery is this worker's.
-    fn retry<D: Deliveries>(
-        &self,
-        delivery: &Delivery<'_, D>,
-        settle: impl Fn() -> Result<Settled, D::Error>,
+        from: &D,
+        item: &D::Item<'_>,
+        settled: Option<Settled>,
+        note: Option<String>,
+        is_held: impl Fn() -> bool,
     ) -> Result<Settled, D::Error> {
-        loop {
-            match settle() {
-                Ok(settled) => return Ok(settled),
-                Err(error) => delivery.from.report(error)?,
+        let settle = |mut note: Option<String>| {
+            if let Some(left_open) = from.tidy()? {
+                note.get_or_insert_with(|| left_open.into());
             }
-            if delivery.held.check().is_err() {
-                return Ok(Settled::Lost);
+            match (settled, note) {
+                (Some(settled), _) => Ok(settled),
+                (None, None) => retry(from, &is_held, || from.ack(item)),
+                (None, Some(note)) => {
+                    let (attempt, token) = D::attempt(item);
+                    let WorkOptions { first_delay, longest_delay, .. } = self.options;
+                    let delay = backoff(first_delay, longest_delay, attempt, token);
+                    retry(from, &is_held, || from.give_back(item, delay, Some(cut(&note))))
+                }
             }
-            thread::sleep(TROUBLE_PAUSE);
-        }
+        };
+        let settled = settle(note);
+        self.state().counts.add(*settled.as_ref().unwrap_or(&Settled::Lost));
+        settled
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tries until it succeeds, as long as the delivery is this worker's.
+fn retry<D: Deliveries>(
+    from: &D,
+    is_held: &impl Fn() -> bool,
+    settle: impl Fn() -> Result<Settled, D::Error>,
+) -> Result<Settled, D::Error> {
+    loop {
+        match settle() {
+            Ok(settled) => return Ok(settled),
+            Err(error) => from.report(error)?,
+        }
+        if !is_held() {
+            return Ok(Settled::Lost);
+        }
+        thread::sleep(TROUBLE_PAUSE);
     }
 }
 

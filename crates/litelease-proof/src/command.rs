@@ -188,7 +188,7 @@ pub fn limits_end_commands(command: &dyn Fn(&[&str]) -> Command, words: &[&str])
     let deaf = "trap '' TERM; while :; do sleep 0.05; done";
     // Longer than its time and one ttl.
     let works = "end=$(($(date +%s) + 4)); while [ $(date +%s) -lt $end ]; do \
-                 litelease progress || exit 99; sleep 0.1; done";
+                 litelease lease progress || exit 99; sleep 0.1; done";
     let stuck = [
         (start(progress, "stuck", "exec sleep 600"), "stuck: no progress was made"),
         (start(progress, "deaf", deaf), "deaf: no progress was made"),

@@ -365,7 +365,7 @@ fn a_command_under_the_write_lock_shares_it_with_what_it_started() {
     let child = String::from_utf8(output.stdout).unwrap();
     let held = writer.lock_state().unwrap();
     assert!(matches!(&held, LockState::Held(Some(by)) if by.is_gone()), "{held:?}");
-    let told = desk.run(&["writer"]);
+    let told = desk.run(&["write", "--status"]);
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(
         told.contains("the process is gone, one that it forked still holds the lock"),
@@ -405,7 +405,7 @@ fn a_holder_that_has_not_signed_the_lock_file_is_unknown_and_the_system_names_it
         "holder: unknown, for it has not signed the lock file; the system names pid {pid};"
     );
     assert!(refused.to_string().contains(&expected), "{refused}");
-    let (code, said, _) = told(&desk.run(&["writer"]));
+    let (code, said, _) = told(&desk.run(&["write", "--status"]));
     assert!(code == 0 && said.starts_with(&format!("pid {pid}, since an unknown time")), "{said}");
     let (code, _, errors) = told(&desk.run(&["write", "-w", "0", "--", "true"]));
     assert!(code == 1 && errors.contains(&expected), "{errors}");

@@ -156,12 +156,6 @@ impl HostedStore {
         Ok(HostedStore { store, hosted })
     }
 
-    /// Checks whether the host still has a transaction of ours open, or another `synchronous` than
-    /// before, because it has refused to undo that. The next verb tries again.
-    pub fn owes(&self) -> bool {
-        !self.store.is_settled()
-    }
-
     /// Puts the caller's `last_insert_rowid()` back, if a verb has inserted rows since the last
     /// call. Call it after each verb, also after one that failed.
     pub fn restore_rowid(&self) {

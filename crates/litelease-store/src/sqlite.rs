@@ -172,10 +172,16 @@ pub mod code {
     pub const BUSY: c_int = 5;
     /// Another statement of this connection, or one that shares its cache, is in the way.
     pub const LOCKED: c_int = 6;
+    /// There is no memory left.
+    pub const NOMEM: c_int = 7;
     /// The file is read-only.
     pub const READONLY: c_int = 8;
     /// A statement was interrupted.
     pub const INTERRUPT: c_int = 9;
+    /// The disk fails.
+    pub const IOERR: c_int = 10;
+    /// The disk is full.
+    pub const FULL: c_int = 13;
     /// Text or a blob is longer than the connection allows.
     pub(crate) const TOOBIG: c_int = 18;
     /// A constraint was violated.

@@ -77,7 +77,7 @@ impl Store {
 
     /// Checks whether a transaction that the store has opened for its caller was not ended through
     /// the store yet.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.transaction_state.in_transaction.get()
     }
 
@@ -214,8 +214,10 @@ impl Store {
         }
     }
 
+    /// Checks whether nothing is left over from a call: no transaction of ours, and no other
+    /// `synchronous` than before, because undoing that was refused. Otherwise the next verb tries.
     #[inline]
-    pub(crate) fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         let TransactionState { is_left_open, raised_from, .. } = &self.transaction_state;
         !is_left_open.get() && raised_from.get().is_none()
     }

@@ -11,7 +11,6 @@ mod pool;
 mod queue;
 mod read;
 mod rows;
-mod session;
 
 use litelease_core::Claimant;
 
@@ -125,13 +124,7 @@ pub static VERBS: &[Verb] = &[
     verb_of("delivery", "receipt", queue::delivery),
     verb_of("ack", "", queue::ack),
     verb_of("extend", "receipt visibility_ms now_ms", queue::extend),
-    verb_of("extend_all", "", queue::extend_all),
     freeing("give_back", "receipt delay_ms note now_ms", queue::give_back),
-    freeing(
-        "give_back_failed",
-        "receipt first_ms longest_ms attempt token note",
-        queue::give_back_failed,
-    ),
     verb_of("bury", "receipt note now_ms", queue::bury),
     freeing("redrive", "queue item now_ms", queue::redrive),
     verb_of("discard", "queue item now_ms", queue::discard),
@@ -144,31 +137,15 @@ pub static VERBS: &[Verb] = &[
     verb_of("begin_finish", "receipt", queue::begin_finish),
     verb_of("end_finish", "receipt", queue::end_finish),
     verb_of("undo_finish", "", queue::undo_finish),
-    freeing(
-        "session_open",
-        "name owner ttl_ms replaces dead_owner dead_token",
-        session::session_open,
-    ),
-    verb_of("session_beat", "name owner token ttl_ms", session::session_beat),
-    verb_of(
-        "session_claim",
-        "name dead_owner dead_token name owner token ttl_ms",
-        session::session_claim,
-    ),
-    freeing("session_close", "name owner token ttl_ms", session::session_close),
-    verb_of("shard_member", "group count id", session::shard_member),
-    verb_of("shard_join", "group count name owner token ttl_ms", session::shard_join),
-    verb_of("shard_look", "group count owner repeats", session::shard_look),
+    verb_of("tidy", "", queue::tidy),
     verb_of("drain", "name token", read::drain),
     freeing("ring", "", read::ring),
-    verb_of("shard_step", "group count drain_ms name owner token ttl_ms", session::shard_step),
     verb_of("limit", "name token progress_within_ms not_after_ms now_ms", limit::limit),
     verb_of("progress", "name token now_ms", limit::progress),
     verb_of("request", "name requester within_ms now_ms", limit::request),
     verb_of("withdraw_request", "name requester", limit::withdraw_request),
     verb_of("requested", "name now_ms", limit::requested),
     freeing("hand_over", "name owner ttl_ms now_ms token", limit::hand_over),
-    freeing("hand_over_shard", "name owner ttl_ms now_ms token", limit::hand_over_shard),
     verb_of("take_over", "name owner ttl_ms now_ms", limit::take_over),
     verb_of("leader", "name now_ms", limit::leader),
 ];

@@ -1,6 +1,5 @@
 //! The crate's error: the store's, with SQLite's part as `rusqlite` has it.
 
-use litelease_store::Failure;
 use rusqlite::ffi;
 
 /// What can go wrong. SQLite's own errors come through as `rusqlite::Error`, with their extended
@@ -62,12 +61,4 @@ pub(crate) fn is_locked(error: &Error) -> bool {
         }
         _ => false,
     }
-}
-
-/// Converts an error of this crate into one of the store.
-pub(crate) fn lower(error: Error) -> litelease_store::Error {
-    error.map_sqlite(|error| {
-        let code = error.sqlite_error().map_or(ffi::SQLITE_ERROR, |error| error.extended_code);
-        Failure { code, message: error.to_string() }
-    })
 }

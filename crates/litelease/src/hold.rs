@@ -4,16 +4,15 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use litelease_hold::file::{DatabaseFile, FilePlace, More, granted, loss};
+use litelease_hold::file::{DatabaseFile, FilePlace, More, SessionMembers, granted, loss};
 use litelease_hold::{
-    Cancel, Clock, HandoverRequest, Hold, HolderKind, Identity, Kept, Renewal, SystemClock, Wish,
-    held_from, hold, hold_of,
+    Cancel, Clock, HandoverRequest, Hold, HolderKind, Identity, Renewal, SystemClock, Wish, hold,
+    hold_of,
 };
 use rusqlite::ToSql;
 use rusqlite::types::Value;
 
 use crate::fences::as_value;
-use crate::session::Members;
 use crate::{
     GrantRef, HoldError, Lease, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
     RequestInfo, Transaction,
@@ -72,7 +71,7 @@ pub struct Held {
     held: litelease_hold::Held,
     file: DatabaseFile,
     /// The session that it belongs to, if it does.
-    session: Option<Arc<Members>>,
+    session: Option<Arc<SessionMembers>>,
 }
 
 impl HoldOptions {
@@ -251,7 +250,10 @@ impl Held {
             return Err(HoldError::OtherFile);
         }
         if let Some(session) = &self.session {
-            return session.renew_in(tx);
+            let pending = |hold, lease, renewal, start| {
+                tx.with_renewal(PendingRenewal::new(hold, lease, renewal, start));
+            };
+            return Ok(session.renew_in(tx.store(), pending)?);
         }
         let (start, asked_at_ms) = (SystemClock.now(), crate::now_ms());
         match tx.renew(&self.lease(), hold.grant().ttl)? {
@@ -323,8 +325,12 @@ impl Held {
     }
 
     /// Returns a lease that belongs to a session.
-    pub(crate) fn of_session(kept: Kept, file: DatabaseFile, session: Arc<Members>) -> Self {
-        Held { held: held_from(kept), file, session: Some(session) }
+    pub(crate) fn of_session(
+        held: litelease_hold::Held,
+        file: DatabaseFile,
+        session: Arc<SessionMembers>,
+    ) -> Self {
+        Held { held, file, session: Some(session) }
     }
 
     fn as_lost(&self, reason: Loss) -> Lost {

@@ -187,10 +187,9 @@ impl fmt::Display for HoldError {
                      than their ttl"
                 )
             }
-            HoldError::ShardCount { group, count } => write!(
-                f,
-                "the members of {group:?} share {count} shards: join with that count, or let all of them leave"
-            ),
+            HoldError::ShardCount { group, count } => {
+                FileError::ShardCount { group: group.clone(), count: *count }.fmt(f)
+            }
             HoldError::InvalidShards(what) => f.write_str(what),
             HoldError::TrackerIsLocked { name, owner, .. } => {
                 write!(f, "{name:?} is locked by {owner}")
@@ -258,6 +257,8 @@ impl From<FileError> for HoldError {
             FileError::InMemory => HoldError::InMemory,
             FileError::InTransaction => HoldError::InTransaction,
             FileError::Moved(file) => HoldError::FileMoved(file),
+            FileError::ShardCount { group, count } => HoldError::ShardCount { group, count },
+            FileError::InvalidShards(what) => HoldError::InvalidShards(what),
             FileError::Verb(error) => error.into(),
         }
     }

@@ -499,7 +499,12 @@ impl Leases {
 
     /// Returns the leases as holds and waits use them. Fails as [`verbs`](Leases::verbs) does.
     pub(crate) fn of_file(&self) -> Result<FileLeases<'_>> {
-        Ok(FileLeases { store: self.verbs()?, notifier: &self.shared.notifier })
+        self.verbs().map(|_| self.in_file())
+    }
+
+    /// Returns the leases as holds and workers use them, on a handle that demands no transaction.
+    pub(crate) fn in_file(&self) -> FileLeases<'_> {
+        FileLeases { store: &self.shared.store, notifier: &self.shared.notifier }
     }
 
     /// Returns the store, for a verb. Fails if the handle demands a transaction and none is open.

@@ -84,6 +84,7 @@ pub use litelease_core::{
 pub use litelease_core::{
     InvalidPermission, MAX_SHARDS, Permission, Scope, backoff, is_live, leaves_room,
 };
+pub use litelease_hold::file::ShardsOptions;
 pub use litelease_hold::{Cancel, Identity, Liveness, Loss, LossSignal, Lost, WorkerCounts};
 #[doc(hidden)]
 pub use litelease_hold::{HolderKind, ProcessGroup};
@@ -102,7 +103,7 @@ pub use raw::RawLitelease;
 pub use request::RequestInfo;
 pub use rusqlite;
 pub use session::Session;
-pub use shards::{ShardEvent, Shards, ShardsOptions};
+pub use shards::{ShardEvent, Shards};
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use slots::HeldSlot;
 #[doc(hidden)]

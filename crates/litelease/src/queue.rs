@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use litelease_store::{Delivered, SendOptions as Options, When};
+use litelease_store::{Delivered, OwnedValue, SendOptions as Options, When};
 use rusqlite::types::{self, ToSqlOutput};
 use rusqlite::{Connection, ToSql};
 
@@ -498,6 +498,14 @@ impl<'q> Queue<'q> {
         let store = self.leases.verbs()?;
         lift(store.each_item(self.name, self.when, |item| each(item.into_owned())))
     }
+
+    /// Returns the item of a delivery that a worker has received.
+    pub(crate) fn delivered(&self, delivered: &Delivered<OwnedValue>) -> Item<'q> {
+        let Delivered { id, ref receipt, attempt, token, deadline_ms, ref body } = *delivered;
+        let (receipt, body) = (receipt.clone(), owned(body.value()));
+        self.item(Delivered { id, receipt, attempt, token, deadline_ms, body })
+    }
+
     fn item(&self, delivered: Delivered<types::Value>) -> Item<'q> {
         let Delivered { id, receipt, attempt, token, deadline_ms, body } = delivered;
         Item { id, receipt, attempt, token, deadline_ms, body, queue: *self }

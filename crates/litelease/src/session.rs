@@ -1,35 +1,19 @@
 //! Sessions: one heartbeat for an identity and all the names that were claimed in it.
-//!
-//! A session's names carry its owner text, which nobody else uses. Every transaction of a session
-//! renews the identity first, exactly; if that is refused, nothing is written.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-use litelease_hold::file::{
-    DatabaseFile, FileConnection, FileHandle, GrantKind, KeptRows, OwnConnection, granted, loss,
-};
-use litelease_hold::{
-    Clock, Current, Due, HeldGrant, Hold, HolderKind, Identity, Kept, Notice, Renewal, Rows,
-    SystemClock, Window,
-};
-use litelease_store::{Beat, SessionGrants, SessionOver, Store, When};
+use litelease_hold::file::{Aside, DatabaseFile, SessionMembers, open_session};
 
-use crate::error::{is_locked, lower};
 use crate::file::file_of;
-use crate::hold::PendingRenewal;
-use crate::leases::in_ms;
-use crate::{
-    ClaimResult, Held, HoldError, Lease, Litelease, Loss, LossSignal, Lost, ReleaseResult,
-    RenewResult, Transaction, now_ms,
-};
+use crate::{Held, HoldError, Litelease, Lost};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
 /// How long a session waits for a lock on the file, in short steps: its heartbeat comes between
 /// them.
 const PATIENCE: Duration = Duration::from_secs(5);
-const STEP: Duration = Duration::from_millis(50);
 
 /// An identity that one process has at a time, and the names that are claimed in it: one heartbeat
 /// renews all, in one commit, to the same instant. So everything ends together.
@@ -54,12 +38,15 @@ const STEP: Duration = Duration::from_millis(50);
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Once its [`check`](litelease_hold::Held::check) has failed it always fails, and so does that of
+/// every name.
 #[derive(Debug)]
 #[must_use = "a session that is dropped is closed"]
 pub struct Session {
-    members: Arc<Members>,
-    kept: Kept,
-    closed: bool,
+    held: litelease_hold::Held,
+    members: Arc<SessionMembers>,
+    file: DatabaseFile,
 }
 
 impl Session {
@@ -88,49 +75,12 @@ impl Session {
     }
 
     fn begin(db: &Litelease, identity: &str, ttl: Duration, replaces: bool) -> Result<Self> {
-        let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
         if db.store().is_in_transaction() {
             return Err(HoldError::InTransaction);
         }
         let file = file_of(db)?;
-        let home = file.home("sessions")?;
-        let own = OwnConnection::open(&file, STEP)?;
-        let owner = Identity::new(HolderKind::Hold).to_string();
-        let opened = patiently(|| {
-            if own.is_moved() {
-                return Err(HoldError::FileMoved(file.path.clone()));
-            }
-            own.with(|db: &FileConnection| open_in(db, identity, &owner, ttl, replaces))
-        });
-        let (start, granted) = opened.inspect_err(|_| {
-            // It may have been stored all the same.
-            let _ = own.with(|db| db.leases().release_if_stored(identity, &owner));
-        })?;
-        let (name, secret) = (identity.into(), String::new());
-        let grant = HeldGrant { name, owner, token: granted.token, ttl, secret };
-        let members = Arc::new(Members {
-            identity: grant.clone(),
-            window,
-            file: file.clone(),
-            db: own,
-            names: Mutex::default(),
-            hold: OnceLock::new(),
-        });
-        enlist(&members);
-        let whole = Renewal::whole(granted.expires_at_ms);
-        let hold = Hold::new(grant.clone(), window, start, whole);
-        match home.keeper.keep(&home.key, hold, || SessionRows::open(&file)) {
-            Ok(kept) => {
-                let _ = members.hold.set(kept.hold.clone());
-                Ok(Session { members, kept, closed: false })
-            }
-            Err(error) => {
-                // Nobody would keep it alive.
-                dismiss(&grant.owner);
-                let _ = members.db.with(|db| db.leases().release_if_stored(identity, &grant.owner));
-                Err(error)
-            }
-        }
+        let (held, members) = open_session(&caller(&file), identity, ttl, replaces)?;
+        Ok(Session { held, members, file })
     }
 
     /// Claims a name in the session, without waiting for it. In the same commit the session and all
@@ -148,42 +98,13 @@ impl Session {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn claim(&self, name: &str) -> Result<Held> {
-        let claim = |store: &Store, session: SessionGrants<'_>, now_ms: i64| {
-            store.claim_in_session(session, name, now_ms, |current| is_dead(&current.owner))
-        };
-        let (held, _) = self.members.change(claim, |answer| match answer {
-            ClaimResult::Acquired(lease) => Ok(vec![lease.clone()]),
-            ClaimResult::Busy(current) => Err(HoldError::Busy(current.clone())),
-        })?;
-        let held = held.into_iter().next().ok_or(HoldError::InTransaction)?;
-        held.check()?;
-        Ok(held)
+        let held = self.members.claim(&caller(&self.file), name)?;
+        Ok(Held::of_session(held, self.file.clone(), self.members.clone()))
     }
 
     /// Returns the identity.
     pub fn identity(&self) -> &str {
-        &self.members.identity.name
-    }
-
-    /// Returns the owner text of the identity and of every name, which is unique to this session.
-    pub fn owner(&self) -> &str {
-        &self.members.identity.owner
-    }
-
-    /// Returns the fencing token of the identity.
-    pub fn token(&self) -> i64 {
-        self.members.identity.token
-    }
-
-    /// Checks whether the session can still be trusted. Once this has failed it always fails, and
-    /// so does [`check`](litelease_hold::Held::check) of every name.
-    pub fn check(&self) -> Result<(), Lost> {
-        self.members.check()
-    }
-
-    /// Returns a signal on which another thread can wait until the session is lost.
-    pub fn lost(&self) -> LossSignal {
-        self.kept.lost()
+        self.held.name()
     }
 
     /// Closes the session: releases its identity and all its names in one commit. Dropping it
@@ -200,553 +121,21 @@ impl Session {
     /// assert!(books.check().is_err());
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
-    pub fn close(mut self) -> Result<(), Lost> {
-        self.end(PATIENCE)
-    }
-
-    fn end(&mut self, patience: Duration) -> Result<(), Lost> {
-        self.closed = true;
-        if self.kept.hold.is_forked() {
-            return Err(self.members.as_lost(Loss::Forked));
-        }
-        {
-            let mut names = lock(&self.members.names);
-            names.is_closed = true;
-            // Before anybody else can be granted them.
-            names.fail(|_| Loss::SessionOver { reason: "it was closed".into() });
-        }
-        let released = self.kept.release(patience);
-        if !released.as_ref().is_err_and(Loss::may_pass) {
-            dismiss(self.owner());
-        }
-        released.map_err(|reason| self.members.as_lost(reason))
-    }
-
-    pub(crate) fn members(&self) -> &Arc<Members> {
-        &self.members
+    pub fn close(self) -> Result<(), Lost> {
+        self.held.release()
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        if !self.closed {
-            // A drop cannot tell, and must not take long; the keeper goes on trying.
-            let _ = self.end(Duration::from_millis(100));
-        }
+/// The hold of the identity.
+impl Deref for Session {
+    type Target = litelease_hold::Held;
+
+    fn deref(&self) -> &Self::Target {
+        &self.held
     }
 }
 
-/// Claims the identity, and breaks the names of the session that it replaces.
-fn open_in(
-    db: &FileConnection,
-    identity: &str,
-    owner: &str,
-    ttl: Duration,
-    replaces: bool,
-) -> Result<(Duration, Lease)> {
-    let tx = db.leases().begin()?;
-    // The clock is read once, and after the wait for the write lock.
-    let (start, now_ms) = (SystemClock.now(), now_ms());
-    let is_dead = |current: &Lease| is_dead(&current.owner);
-    let opened = tx.store.open_session(identity, owner, in_ms(ttl), now_ms, replaces, is_dead);
-    let granted = match opened? {
-        ClaimResult::Acquired(granted) => granted,
-        ClaimResult::Busy(current) => return Err(HoldError::Busy(current)),
-    };
-    // What was broken is free.
-    tx.freed();
-    tx.commit()?;
-    if db.connection().has_moved() {
-        return Err(HoldError::FileMoved(db.leases().store.file().unwrap_or_default()));
-    }
-    Ok((start, granted))
-}
-
-/// A session as its handle, its names and the keeper share it.
-pub(crate) struct Members {
-    identity: HeldGrant,
-    window: Window,
-    file: DatabaseFile,
-    /// Where names are claimed. Locked before `names`.
-    db: OwnConnection<FileConnection>,
-    /// Locked as long as a transaction of the session is open. The keeper's rows are locked before
-    /// it, so nobody calls the keeper with this lock.
-    names: Mutex<Names>,
-    /// The hold of the identity.
-    hold: OnceLock<Arc<Hold>>,
-}
-
-#[derive(Default)]
-struct Names {
-    list: Vec<Name>,
-    is_closed: bool,
-}
-
-struct Name {
-    grant: HeldGrant,
-    /// None until the keeper has it.
-    hold: Option<Arc<Hold>>,
-}
-
-impl Names {
-    /// Forgets what is over.
-    fn tidy(&mut self) {
-        let is_over = |hold: &Arc<Hold>| hold.is_ended() || hold.loss().is_some();
-        self.list.retain(|name| !name.hold.as_ref().is_some_and(is_over));
-    }
-
-    fn fail(&self, mut why: impl FnMut(&HeldGrant) -> Loss) {
-        for Name { grant, hold } in &self.list {
-            if let Some(hold) = hold {
-                hold.fail(why(grant));
-            }
-        }
-    }
-
-    fn forget(&mut self, grant: &HeldGrant) {
-        self.list.retain(|name| name.grant != *grant);
-    }
-}
-
-/// What a function of the store's answers that renews a session.
-pub(crate) type Answer<T> = Result<Result<Beat<T>, SessionOver>, litelease_store::Error>;
-
-/// The outcome of the renewal of a whole session, for each hold.
-struct Renewed {
-    start: Duration,
-    identity: (Lease, Renewal),
-    /// For each name in the list.
-    names: Vec<Result<(Lease, Renewal), Loss>>,
-}
-
-/// Why nothing of a session is renewed.
-struct Over {
-    reason: Loss,
-    /// For each name in the list.
-    names: Vec<Loss>,
-}
-
-impl Members {
-    pub(crate) fn check(&self) -> Result<(), Lost> {
-        let hold = self.hold.get().ok_or_else(|| self.as_lost(Loss::Expired))?;
-        hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
-    }
-
-    fn as_lost(&self, reason: Loss) -> Lost {
-        Lost { name: self.identity.name.clone(), reason }
-    }
-
-    /// Renews the whole session by a function of the store's, in an open transaction. The caller
-    /// commits it, or rolls it back if the identity is refused.
-    fn beat<T>(
-        &self,
-        store: &Store,
-        names: &Names,
-        work: impl FnOnce(&Store, SessionGrants<'_>, i64) -> Answer<T>,
-    ) -> Result<Result<(Renewed, T), Over>> {
-        // The clock is read once, and after the wait for the write lock.
-        let (start, now_ms) = (SystemClock.now(), now_ms());
-        let HeldGrant { name: identity, owner, token, ttl, .. } = &self.identity;
-        let all: Vec<(&str, i64)> =
-            names.list.iter().map(|Name { grant, .. }| (&*grant.name, grant.token)).collect();
-        let (token, ttl_ms) = (*token, in_ms(*ttl));
-        let session = SessionGrants { identity, owner, token, ttl_ms, names: &all };
-        let Beat { identity, names: renewed, done } = match work(store, session, now_ms)? {
-            Ok(beat) => beat,
-            Err(over) => return Ok(Err(self.over(names, over))),
-        };
-        let renewed_to = |lease: Lease| {
-            let renewal = granted(now_ms, *ttl, &lease);
-            (lease, renewal)
-        };
-        let renewed = renewed.into_iter().zip(&names.list).map(|(answer, name)| match answer {
-            RenewResult::Renewed(lease) => Ok(renewed_to(lease)),
-            RenewResult::Rejected { reason, current } => {
-                Err(loss(name.grant.token, reason, current))
-            }
-        });
-        let names = renewed.collect();
-        Ok(Ok((Renewed { start, identity: renewed_to(identity), names }, done)))
-    }
-
-    fn over(&self, names: &Names, over: SessionOver) -> Over {
-        let reason = loss(self.identity.token, over.reason, over.current);
-        let names = over.names.into_iter().zip(&names.list).map(|(own, name)| match own {
-            _ if reason.may_pass() => reason.clone(),
-            Some((reason, current)) => loss(name.grant.token, reason, current),
-            None => Loss::SessionOver { reason: reason.to_string() },
-        });
-        Over { names: names.collect(), reason }
-    }
-
-    /// Records the answer, for every hold.
-    fn settle(&self, names: &Names, beat: &Renewed) {
-        let now = SystemClock.now();
-        if let Some(hold) = self.hold.get() {
-            hold.committed(beat.start, now, beat.identity.1);
-        }
-        for (Name { hold, .. }, answer) in names.list.iter().zip(&beat.names) {
-            match (hold, answer) {
-                (Some(hold), Ok((_, renewal))) => hold.committed(beat.start, now, *renewal),
-                (Some(hold), Err(loss)) if !loss.may_pass() => hold.fail(loss.clone()),
-                _ => {}
-            }
-        }
-        // The holder may have been told during the commit.
-        if let Some(over) = self.session_over() {
-            names.fail(|_| over.clone());
-        }
-    }
-
-    /// Returns why every name is lost, once the session is. That is final: its row may be live for
-    /// a margin longer, and renewing it would keep the names of a session that its holder has given
-    /// up.
-    fn session_over(&self) -> Option<Loss> {
-        let reason = self.hold.get()?.loss()?.to_string();
-        Some(Loss::SessionOver { reason })
-    }
-
-    /// Ends trust in everything.
-    fn fail(&self, names: &Names, over: &Over) {
-        if over.reason.may_pass() {
-            return;
-        }
-        for (Name { hold, .. }, loss) in names.list.iter().zip(&over.names) {
-            if let Some(hold) = hold {
-                hold.fail(loss.clone());
-            }
-        }
-        if let Some(hold) = self.hold.get() {
-            hold.fail(over.reason.clone());
-        }
-    }
-
-    /// Changes what the session has, in one transaction, by a function of the store's that also
-    /// renews the whole session. `granted` tells what it has granted, or why everything is rolled
-    /// back.
-    pub(crate) fn change<T>(
-        self: &Arc<Self>,
-        work: impl Fn(&Store, SessionGrants<'_>, i64) -> Answer<T>,
-        granted: impl Fn(&T) -> Result<Vec<Lease>>,
-    ) -> Result<(Vec<Held>, T)> {
-        self.check()?;
-        let home = self.file.home("sessions")?;
-        let (granted, start, done) = patiently(|| self.try_to_change(&work, &granted))?;
-        let mut held = Vec::with_capacity(granted.len());
-        for (grant, renewal) in granted {
-            let hold = Hold::new(grant.clone(), self.window, start, renewal);
-            let open = || SessionRows::open(&self.file);
-            let kept = home.keeper.keep(&home.key, hold, open).inspect_err(|_| {
-                // Nobody would tell that it is lost.
-                lock(&self.names).forget(&grant);
-                let _ = self.db.with(|db| db.leases().release_if_stored(&grant.name, &grant.owner));
-            })?;
-            let mut names = lock(&self.names);
-            if names.is_closed {
-                kept.hold.fail(Loss::SessionOver { reason: "it was closed".into() });
-            }
-            if let Some(over) = self.session_over() {
-                kept.hold.fail(over);
-            }
-            for name in names.list.iter_mut().filter(|name| name.grant == grant) {
-                name.hold = Some(kept.hold.clone());
-            }
-            drop(names);
-            held.push(Held::of_session(kept, self.file.clone(), self.clone()));
-        }
-        Ok((held, done))
-    }
-
-    #[allow(clippy::type_complexity)] // it is taken apart at once
-    fn try_to_change<T>(
-        &self,
-        work: &impl Fn(&Store, SessionGrants<'_>, i64) -> Answer<T>,
-        granted: &impl Fn(&T) -> Result<Vec<Lease>>,
-    ) -> Result<(Vec<(HeldGrant, Renewal)>, Duration, T)> {
-        self.db.with(|db| {
-            let mut names = lock(&self.names);
-            if names.is_closed {
-                let reason = "it was closed".into();
-                return Err(self.as_lost(Loss::SessionOver { reason }).into());
-            }
-            if db.connection().has_moved() {
-                return Err(HoldError::FileMoved(self.file.path.clone()));
-            }
-            names.tidy();
-            let tx = db.leases().begin()?;
-            // Asked again: the wait for the write lock takes time.
-            self.check()?;
-            let (beat, done) = match self.beat(tx.store, &names, work)? {
-                Ok(beat) => beat,
-                Err(over) => {
-                    drop(tx);
-                    self.fail(&names, &over);
-                    return Err(self.as_lost(over.reason).into());
-                }
-            };
-            let granted = granted(&done)?;
-            tx.commit()?;
-            // Asked again: what was just stored may be in a file that nobody else opens any more.
-            if db.connection().has_moved() {
-                return Err(HoldError::FileMoved(self.file.path.clone()));
-            }
-            self.settle(&names, &beat);
-            let new = granted.into_iter().map(|lease| {
-                let HeldGrant { owner, ttl, .. } = self.identity.clone();
-                let expires_at_ms = lease.expires_at_ms;
-                let secret = String::new();
-                let grant = HeldGrant { name: lease.name, owner, token: lease.token, ttl, secret };
-                (grant, Renewal { expires_at_ms, ..beat.identity.1 })
-            });
-            let new: Vec<(HeldGrant, Renewal)> = new.collect();
-            let as_names = new.iter().map(|(grant, _)| Name { grant: grant.clone(), hold: None });
-            names.list.extend(as_names);
-            Ok((new, beat.start, done))
-        })
-    }
-
-    /// Renews the whole session inside a transaction of the holder's own.
-    pub(crate) fn renew_in(&self, tx: &Transaction<'_>) -> Result<()> {
-        // Not checked for trust: an earlier renewal in this transaction may have to prolong it
-        // first.
-        if let Some(reason) = self.hold.get().and_then(|hold| hold.loss()) {
-            return Err(self.as_lost(reason).into());
-        }
-        let mut names = lock(&self.names);
-        names.tidy();
-        let beat = match self.beat(tx.store(), &names, renew)? {
-            Ok((beat, ())) => beat,
-            Err(over) => return Err(self.as_lost(over.reason).into()),
-        };
-        let holds = names.list.iter().map(|name| name.hold.clone());
-        let renewed = beat.names.into_iter().map(Result::ok);
-        let all = holds.zip(renewed).chain([(self.hold.get().cloned(), Some(beat.identity))]);
-        for (hold, renewed) in all {
-            if let (Some(hold), Some((lease, renewal))) = (hold, renewed) {
-                tx.with_renewal(PendingRenewal::new(hold, lease, renewal, beat.start));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl std::fmt::Debug for Members {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Members").field("identity", &self.identity).finish_non_exhaustive()
-    }
-}
-
-/// The sessions of this process, for the keeper, which knows grants only.
-static OPEN: Mutex<Vec<Arc<Members>>> = Mutex::new(Vec::new());
-
-fn enlist(members: &Arc<Members>) {
-    lock(&OPEN).push(members.clone());
-}
-
-fn dismiss(owner: &str) {
-    lock(&OPEN).retain(|members| members.identity.owner != owner);
-}
-
-fn session_of(grant: &HeldGrant) -> Option<Arc<Members>> {
-    lock(&OPEN).iter().find(|members| members.identity.owner == grant.owner).cloned()
-}
-
-/// The rows of sessions in one file, as the keeper renews them: a session as a whole, whichever of
-/// its names is due.
-struct SessionRows {
-    rows: KeptRows,
-}
-
-impl SessionRows {
-    fn open(file: &DatabaseFile) -> Result<Box<dyn Rows>> {
-        let open = || KeptRows::open(file, GrantKind::Names);
-        let rows = litelease_hold::file::patiently(PATIENCE, open)?;
-        Ok(Box::new(SessionRows { rows }))
-    }
-
-    /// Renews a session. Returns the answer for each of the grants that are due.
-    fn renew_session(
-        db: &FileConnection,
-        members: &Members,
-        due: &[&Due<'_>],
-    ) -> Result<Vec<Result<Renewal, Loss>>> {
-        let mut names = lock(&members.names);
-        if names.is_closed {
-            let over = || Err(Loss::SessionOver { reason: "it was closed".into() });
-            return Ok(due.iter().map(|_| over()).collect());
-        }
-        names.tidy();
-        let tx = KeptRows::begin(db)?;
-        if let Some(over) = members.session_over() {
-            names.fail(|_| over.clone());
-            return Ok(due.iter().map(|_| Err(over.clone())).collect());
-        }
-        for Due { grant, progress, .. } in due {
-            if let Some(ago) = progress {
-                let at = When::At(now_ms() - in_ms(*ago));
-                let _ = tx.store.progress(&grant.name, grant.token, at)?;
-            }
-        }
-        let position = |grant: &HeldGrant| names.list.iter().position(|name| name.grant == *grant);
-        match members.beat(tx.store, &names, renew)? {
-            Ok((beat, ())) => {
-                tx.commit()?;
-                if db.connection().has_moved() {
-                    return Ok(due.iter().map(|_| Err(Loss::FileReplaced)).collect());
-                }
-                members.settle(&names, &beat);
-                let answer = |due: &&Due<'_>| match position(due.grant) {
-                    _ if *due.grant == members.identity => Ok(beat.identity.1),
-                    Some(position) => beat.names[position].clone().map(|(_, renewal)| renewal),
-                    None => Err(Loss::ReleasedElsewhere),
-                };
-                Ok(due.iter().map(answer).collect())
-            }
-            Err(over) => {
-                drop(tx);
-                let answer = |due: &&Due<'_>| match position(due.grant) {
-                    Some(position) => Err(over.names[position].clone()),
-                    None => Err(over.reason.clone()),
-                };
-                let answers = due.iter().map(answer).collect();
-                members.fail(&names, &over);
-                Ok(answers)
-            }
-        }
-    }
-
-    /// Releases a whole session.
-    fn release_session(db: &FileConnection, members: &Members) -> Result<Result<(), Loss>> {
-        let mut names = lock(&members.names);
-        let tx = db.leases().begin()?;
-        let HeldGrant { name: identity, owner, token, .. } = &members.identity;
-        let all: Vec<(&str, i64)> =
-            names.list.iter().map(|Name { grant, .. }| (&*grant.name, grant.token)).collect();
-        let session = SessionGrants { identity, owner, token: *token, ttl_ms: 0, names: &all };
-        if let ReleaseResult::Rejected { reason, current } =
-            tx.store.close_session(session, now_ms())?
-        {
-            return Ok(Err(loss(*token, reason, current)));
-        }
-        tx.freed();
-        tx.commit()?;
-        names.list.clear();
-        Ok(Ok(()))
-    }
-
-    fn trouble(&self, error: HoldError) -> Loss {
-        match error {
-            HoldError::Lease(error) => self.rows.trouble(&lower(error)),
-            error => Loss::CannotRenew { error: error.to_string() },
-        }
-    }
-}
-
-impl Rows for SessionRows {
-    fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
-        let mut answers: Vec<Result<Renewal, Loss>> =
-            due.iter().map(|_| Err(Loss::FileReplaced)).collect();
-        if self.is_moved() {
-            return answers;
-        }
-        let mut owners: Vec<&str> = due.iter().map(|due| due.grant.owner.as_str()).collect();
-        owners.sort_unstable();
-        owners.dedup();
-        for owner in owners {
-            let is_its = |index: &usize| due[*index].grant.owner == owner;
-            let places: Vec<usize> = (0..due.len()).filter(is_its).collect();
-            let its: Vec<&Due<'_>> = places.iter().map(|place| &due[*place]).collect();
-            let renewed = match session_of(its[0].grant) {
-                Some(members) => self.rows.db.with(|db| Self::renew_session(db, &members, &its)),
-                None => Ok(its.iter().map(|_| Err(Loss::ReleasedElsewhere)).collect()),
-            };
-            let renewed = renewed.unwrap_or_else(|error| {
-                let trouble = self.trouble(error);
-                its.iter().map(|_| Err(trouble.clone())).collect()
-            });
-            for (place, answer) in places.into_iter().zip(renewed) {
-                answers[place] = answer;
-            }
-        }
-        answers
-    }
-
-    fn release(&mut self, grant: &HeldGrant, time: Duration) -> Result<(), Loss> {
-        match session_of(grant) {
-            Some(members) if members.identity == *grant => {
-                if self.is_moved() {
-                    return Err(Loss::FileReplaced);
-                }
-                let released = self.rows.db.with(|db| Self::release_session(db, &members));
-                released.unwrap_or_else(|error| Err(self.trouble(error)))
-            }
-            Some(members) => {
-                // The row is released while no transaction of the session is open.
-                let mut names = lock(&members.names);
-                let released = self.rows.release(grant, time);
-                if !released.as_ref().is_err_and(Loss::may_pass) {
-                    names.forget(grant);
-                }
-                released
-            }
-            None => self.rows.release(grant, time),
-        }
-    }
-
-    fn read(&mut self, grant: &HeldGrant) -> Current {
-        self.rows.read(grant)
-    }
-
-    fn hand_over(&mut self, grant: &HeldGrant, ttl: Duration) -> Result<Option<Lease>, Loss> {
-        let members = session_of(grant);
-        let mut names = members.as_ref().map(|members| lock(&members.names));
-        let handed = self.rows.hand_over_by(grant, |db, who| {
-            let (shard, ttl_ms) = (&grant.name, in_ms(ttl));
-            db.store.hand_over_shard(shard, who, ttl_ms, When::Now, |answer| answer.into_owned())
-        });
-        if let (Some(names), Ok(Some(_))) = (&mut names, &handed) {
-            names.forget(grant);
-        }
-        handed
-    }
-
-    fn listen(&mut self, notice: Notice) {
-        self.rows.listen(notice);
-    }
-
-    fn beside(&self) -> Option<Box<dyn Rows>> {
-        None
-    }
-
-    fn is_moved(&mut self) -> bool {
-        self.rows.is_moved()
-    }
-}
-
-/// Renews a session and does nothing else.
-fn renew(store: &Store, session: SessionGrants<'_>, now_ms: i64) -> Answer<()> {
-    store.beat_session(session, now_ms, |_| Ok(()))
-}
-
-fn is_dead(owner: &str) -> bool {
-    Identity::parse(owner).is_some_and(|holder| holder.is_dead())
-}
-
-/// Tries again while the file is locked, for a while.
-fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let begin = SystemClock.now();
-    loop {
-        match attempt() {
-            Err(HoldError::Lease(error))
-                if is_locked(&error) && SystemClock.now() < begin + PATIENCE =>
-            {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            answer => return answer,
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Returns a caller that waits for a lock on the file.
+pub(crate) fn caller(file: &DatabaseFile) -> Aside<'_> {
+    Aside { file, patience: PATIENCE, go_on: &|| Ok(()) }
 }

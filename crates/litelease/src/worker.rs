@@ -4,23 +4,19 @@
 use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use litelease_hold::file::{DatabaseFile, GrantKind, open_rows};
-use litelease_hold::{
-    Acquired, Bell, Deliveries, Delivery, Granted, Held, Home, Received, Settled, Waiter, Work,
-    WorkOptions, end, keep, nap,
-};
-use rusqlite::{Connection, ErrorCode};
+use litelease_hold::file::{Asks, DatabaseFile, FileDeliveries, FileError, FileLeases, FileQueue};
+use litelease_hold::{Delivery, Held, Settled, Work, WorkOptions, abandon};
+use rusqlite::Connection;
 
-use crate::error::failure;
+use crate::error::{failure, raise};
 use crate::file::{connect, file_of};
 use crate::{
-    AckResult, Error, GiveBackOptions, HoldError, Item, Lease, Litelease, Loss, LossSignal, Lost,
-    Queue, StaleReason, Transaction, WorkerCounts,
+    AckResult, Error, GiveBackOptions, HoldError, Item, Litelease, Loss, LossSignal, Lost, Queue,
+    Transaction, WorkerCounts,
 };
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -264,7 +260,7 @@ impl Worker {
         &self,
         handler: impl Fn(&WorkItem<'_>) -> std::result::Result<(), E> + Sync,
     ) -> Result<WorkerCounts> {
-        self.shared.run(Shared::open(&self.shared)?, &handler)?;
+        self.shared.run(self.shared.open()?, &handler)?;
         Ok(self.counts())
     }
 
@@ -281,7 +277,7 @@ impl Worker {
         self,
         handler: impl Fn(&WorkItem<'_>) -> std::result::Result<(), E> + Send + Sync + 'static,
     ) -> Result<RunningWorker> {
-        let deliveries = Shared::open(&self.shared)?;
+        let deliveries = self.shared.open()?;
         let shared = self.shared.clone();
         let body = move || shared.run(deliveries, &handler);
         let thread = thread::Builder::new().name("litelease worker".into()).spawn(body);
@@ -358,14 +354,16 @@ impl DrainSignal {
 
 impl Shared {
     /// Opens a connection per handler, before any thread is started.
-    fn open(shared: &Arc<Self>) -> Result<Vec<FileDeliveries>> {
-        let waiter = Arc::new(Waiter::at(Path::new(&*shared.file)));
+    fn open(&self) -> Result<Vec<FileDeliveries<Handler>>> {
+        let WorkerOptions { work, on_trouble, .. } = &self.options;
+        let queue = Arc::new(FileQueue::new(self.file.clone(), &self.queue, work.visibility)?);
         let open = |_| {
-            let home = shared.file.home("deliveries")?;
-            let (shared, waiter) = (shared.clone(), waiter.clone());
-            Ok(FileDeliveries { db: shared.open_one()?, home, shared, waiter, heard: Cell::new(0) })
+            let on_trouble = on_trouble.clone().map(|on_trouble| {
+                Arc::new(move |error| on_trouble(&raise(error))) as Arc<dyn Fn(_) + Send + Sync>
+            });
+            Ok(FileDeliveries::new(Handler(self.open_one()?), &queue, on_trouble))
         };
-        (0..shared.options.work.handlers).map(open).collect()
+        (0..work.handlers).map(open).collect()
     }
 
     fn open_one(&self) -> Result<Litelease> {
@@ -378,12 +376,14 @@ impl Shared {
 
     fn run<E: fmt::Display>(
         &self,
-        deliveries: Vec<FileDeliveries>,
+        deliveries: Vec<FileDeliveries<Handler>>,
         handler: &(impl Fn(&WorkItem<'_>) -> std::result::Result<(), E> + Sync),
     ) -> Result<()> {
-        let handler = |delivery: &Delivery<'_, FileDeliveries>| {
+        let handler = |delivery: &Delivery<'_, FileDeliveries<Handler>>| {
             let Delivery { from, item, held, settled } = delivery;
-            let item = WorkItem { item, held, db: &from.db, settled };
+            let db = &from.asks.0;
+            let item = &db.queue(&self.queue).delivered(item);
+            let item = WorkItem { item, held, db, settled };
             handler(&item).map_err(|error| error.to_string())
         };
         Ok(self.work.run(deliveries, &handler, &|| self.drain())?)
@@ -392,122 +392,27 @@ impl Shared {
     fn drain(&self) {
         self.work.drain();
         // The thread that looks for items may be asleep. Others that hear it look once.
-        if let Some(bell) = Bell::find(Path::new(&*self.file)) {
-            bell.ring();
-        }
+        FileQueue::wake(&self.file);
     }
 }
 
-/// The queue as one handler uses it, on a connection of its own.
-struct FileDeliveries {
-    db: Litelease,
-    home: Home,
-    shared: Arc<Shared>,
-    waiter: Arc<Waiter>,
-    /// The count of wake-ups before the last receive.
-    heard: Cell<u32>,
-}
+/// The handle of a handler, with a connection of its own.
+struct Handler(Litelease);
 
-impl FileDeliveries {
-    fn queue(&self) -> Queue<'_> {
-        self.db.queue(&self.shared.queue)
-    }
-
-    fn check_moved(&self) -> Result<()> {
-        match self.db.has_moved() {
-            true => Err(HoldError::FileMoved(self.shared.file.path.clone())),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Deliveries for FileDeliveries {
-    type Item<'d> = Item<'d>;
-    type Error = HoldError;
-
-    fn receive(&self, _: Duration) -> Result<Received<Item<'_>>> {
-        self.heard.set(self.waiter.heard());
-        self.check_moved()?;
-        let queue = self.queue();
-        // Asked without the write lock: an idle worker must not be in anybody's way.
-        let left_ms = match queue.next_visible()? {
-            None => i64::MAX,
-            Some(at_ms) => at_ms.saturating_sub(crate::now_ms()),
-        };
-        if let Ok(left_ms @ 1..) = u64::try_from(left_ms) {
-            return Ok(Received::Nothing(Duration::from_millis(left_ms)));
-        }
-        let Some(item) = queue.receive(self.shared.options.work.visibility)? else {
-            // Another worker was quicker; look again.
-            return Ok(Received::Nothing(Duration::ZERO));
-        };
-        // Checked again: no other program may see the file that has the delivery.
-        self.check_moved()?;
-        Ok(Received::Item(item))
-    }
-
-    fn keep(
+impl Asks for Handler {
+    fn with<T>(
         &self,
-        item: &Item<'_>,
-        start: Duration,
-    ) -> Result<Held, litelease_hold::HoldError<HoldError>> {
-        let lease = Lease {
-            name: self.shared.queue.clone(),
-            owner: format!("item {}", item.id),
-            token: item.token,
-            expires_at_ms: item.deadline_ms,
-        };
-        let granted = Granted { secret: item.receipt.clone(), ..Granted::whole(lease) };
-        let rows = || Ok(open_rows(&self.shared.file, GrantKind::Deliveries, BUSY_TIMEOUT)?);
-        let visibility = self.shared.options.work.visibility;
-        keep(&self.home, Acquired { granted, start }, visibility, rows)
+        work: impl FnOnce(FileLeases<'_>) -> Result<T, FileError>,
+    ) -> Result<T, FileError> {
+        work(self.0.in_file())
     }
 
-    fn ack(&self, item: &Item<'_>) -> Result<Settled> {
-        Ok(match item.ack()? {
-            // Acknowledged by the handler in its own way, or by an attempt whose answer was lost.
-            AckResult::Acknowledged | AckResult::Stale { reason: StaleReason::Gone } => {
-                Settled::Done
-            }
-            AckResult::Stale { .. } => Settled::Lost,
-        })
-    }
-
-    fn give_back(&self, item: &Item<'_>, delay: Duration, note: Option<&str>) -> Result<Settled> {
-        let options = GiveBackOptions::new().delay(delay);
-        let options = note.map_or(options, |note| options.note(note));
-        let given_back = item.give_back_with(options)?;
-        Ok(if given_back { Settled::GivenBack } else { Settled::Lost })
-    }
-
-    fn tidy(&self) -> Result<Option<&'static str>> {
-        let connection = self.db.conn();
-        if connection.is_autocommit() {
-            return Ok(None);
-        }
-        // It would block everybody, and what is in it was never finished.
-        connection.execute_batch("ROLLBACK")?;
-        Ok(Some("the handler left a transaction open"))
-    }
-
-    fn wait(&self, time: Duration) {
-        let time_ms = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        self.waiter.nap(self.heard.get(), nap(time_ms, Duration::MAX));
-    }
-
-    fn report(&self, error: HoldError) -> Result<()> {
-        let HoldError::Lease(error) = error else { return Err(error) };
-        if !may_pass(&error) {
-            return Err(error.into());
-        }
-        if let Some(on_trouble) = &self.shared.options.on_trouble {
-            on_trouble(&error);
-        }
+    fn go_on(&self) -> Result<(), FileError> {
         Ok(())
     }
 
-    fn attempt(item: &Item<'_>) -> (i64, i64) {
-        (item.attempt, item.token)
+    fn longest_nap(&self) -> Duration {
+        Duration::MAX
     }
 }
 
@@ -718,7 +623,7 @@ impl<'w> WorkItem<'w> {
     /// Records how the work has ended, before the handler has. Nothing is extended any more.
     fn settle(&self, settled: Settled) {
         self.settled.set(Some(settled));
-        end(self.held);
+        abandon(self.held);
     }
 }
 
@@ -727,24 +632,6 @@ impl<'w> Deref for WorkItem<'w> {
 
     fn deref(&self) -> &Item<'w> {
         self.item
-    }
-}
-
-/// Checks whether trying again may help: the file is locked, the disk is full or fails.
-fn may_pass(error: &Error) -> bool {
-    match error {
-        Error::CommitUnknown(_) | Error::ExpiredOnArrival(_) => true,
-        Error::Sqlite(error) => matches!(
-            error.sqlite_error_code(),
-            Some(
-                ErrorCode::DatabaseBusy
-                    | ErrorCode::DatabaseLocked
-                    | ErrorCode::DiskFull
-                    | ErrorCode::SystemIoFailure
-                    | ErrorCode::OutOfMemory
-            )
-        ),
-        _ => false,
     }
 }
 

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 from ._cached import Cached, ReadersLeft
 from ._election import Election, Leader, Observer
 from ._fences import Gate, is_stale
-from ._held import Held
-from ._hold import HeldSlot
+from ._held import Held, HeldSlot
 from ._leases import Litelease, open
 from ._library import loadable_path, version
 from ._pools import Pools
 from ._queue import Item, ItemInfo, ItemState, Queue, QueueInfo
 from ._session import load
 from ._sessions import Session, SessionName
-from ._shards import InvalidShards, ShardAssigned, ShardCount, ShardEvent, ShardLost, ShardRequested, Shards
+from ._shards import ShardAssigned, ShardEvent, ShardLost, ShardRequested, Shards
 from ._tracker import Tracker
 from ._types import (
     Acknowledged,
@@ -45,6 +44,7 @@ from ._types import (
     InvalidDelay,
     InvalidLeaseRow,
     InvalidText,
+    InvalidShards,
     InvalidTime,
     InvalidTtl,
     InvalidUrl,
@@ -73,6 +73,7 @@ from ._types import (
     SchemaMismatch,
     ServerRefused,
     ServerUnreachable,
+    ShardCount,
     Slot,
     Stale,
     StaleReason,

@@ -18,8 +18,7 @@ from ._leases import Litelease
 from ._sessions import place_of
 from ._time import Seconds, in_ms, in_seconds
 from ._types import ExpiredOnArrival, InvalidTtl, LiteleaseError, Reader, TtlTooLong
-from ._wait import clock
-from ._worker import nap
+from ._wait import clock, nap
 
 T = TypeVar("T")
 R = TypeVar("R")

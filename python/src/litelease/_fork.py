@@ -88,7 +88,7 @@ def _in_child() -> None:
 
 
 def _keep_all() -> None:
-    _kept.extend([session() for session in _session._sessions.valuerefs()])
+    _kept.extend([session() for session in list(_session._sessions.values())])
 
 
 if hasattr(os, "register_at_fork"):

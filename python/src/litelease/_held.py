@@ -10,25 +10,24 @@ import itertools
 import sqlite3
 import threading
 import time
-import warnings
 import weakref
 from types import TracebackType
-from typing import Callable, TypeVar
+from typing import Any, Callable, TypeVar
 
 from . import _keeper, _library
 from ._atomic import start_thread
 from ._leases import Litelease
 from ._session import Session, session_of
 from ._time import Seconds, in_ms
-from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NotRequested, RequestInfo
+from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NoFreeSlot, NotRequested, RequestInfo
 from ._wait import More, Stopped, clock, never
 
-Me = TypeVar("Me", bound="Held")
+Me = TypeVar("Me", bound="Holding")
 
 NOT_REQUESTED = "{!r}: nobody has asked for the lease: hand it to an owner by name with transfer, or release it"
 REPLACED = Loss("FileReplaced", "the database file was moved, deleted or replaced")
 # How a hold ends without being lost.
-_ENDS = ("Released", "HandedOver")
+_ENDS = ("Released", "HandedOver", "Settled")
 # How often a holder that listens looks for a request. The library has heard of it before.
 _LISTEN_EVERY = 0.05
 _numbers = itertools.count(1)
@@ -45,6 +44,19 @@ def number_of(conn: sqlite3.Connection | None) -> int | None:
         conn.create_function(f"litelease_closing_{number}", 0, _library.closer(number))  # type: ignore[arg-type]
         session.number = number
     return session.number
+
+
+def kept_ms(name: str, ttl: float, max_time_ms: int | None = None) -> int:
+    """Converts the ttl of what is to be kept alive."""
+    ttl_ms, first = in_ms(name, ttl, None), ttl if max_time_ms is None else min(ttl, max_time_ms / 1000)
+    if _library.window(first) is None:
+        raise InvalidTtl(f"{name!r}: a ttl of {first} s is too short to be kept alive: give more than 0.1 s")
+    return ttl_ms
+
+
+def locked(name: str) -> sqlite3.OperationalError:
+    """Says that a name could not be released yet."""
+    return sqlite3.OperationalError(f"database is locked: the keeper goes on trying to release {name!r}")
 
 
 class LossEvent:
@@ -67,18 +79,8 @@ class LossEvent:
         return self.is_set()
 
 
-class Held:
-    """A lease that is kept alive while its block runs. Made by ``Litelease.hold``.
-
-    A hold is trusted until the start of its last successful renewal + what was granted - margin, the margin being a tenth
-    of what was granted and at least 50 ms. After that ``check()`` raises ``Lost``, whatever the database would say. ``lost`` is
-    an event that is set then.
-
-    Keep the object. A hold that is no longer referred to is released, and so is one whose connection was closed, and
-    every one when the interpreter ends. A process that ends without that (``kill -9``, a SIGTERM without a handler,
-    ``os._exit``) releases nothing: then the lease ends with its ttl, or earlier if a waiter on the same host sees that the
-    process is gone.
-    """
+class Holding:
+    """What the library keeps alive, by its handle."""
 
     name: str
     owner: str
@@ -86,39 +88,16 @@ class Held:
     lost: LossEvent
     _native: object = None
 
-    def __init__(
-        self,
-        path: str,
-        name: str,
-        ttl: float,
-        wait: float,
-        owner: str | None,
-        conn: sqlite3.Connection | None,
-        stop: Callable[[], bool] = never,
-        more: More = More(),
-        on_requested: Callable[[RequestInfo], object] | None = None,
-    ) -> None:
-        _library.find_library()
-        # The connection is referred to: the hold ends when it is closed.
-        self.name, self._path, self._file, self._conn = name, path, _keeper.file_of(path), conn
-        for text in (name, owner):
-            if not isinstance(text, (str, type(None))):
-                raise TypeError(f"names and owners are str, got {text!r}")
-        ttl_ms = in_ms(name, ttl, None)
-        # What is granted ends with the limit, too.
-        first = ttl if more.max_time_ms is None else min(ttl, more.max_time_ms / 1000)
-        if _library.window(first) is None:
-            raise InvalidTtl(f"{name!r}: a ttl of {first} s is too short to be kept alive: give more than 0.1 s")
-        limits = (more.progress_within_ms, more.max_time_ms, more.request_ms)
-        answer = _library.hold(path, name, ttl_ms, wait, owner or None, more.value, *limits, number_of(conn), stop)
+    def _take(self, answer: Any, whose: str = "") -> None:
+        """Takes over what the library has granted; raises ``HoldTimeout`` if it has not, and ``Lost`` if ``whose`` is."""
         if answer is None:
             raise Stopped
         if len(answer) == 3:
-            raise HoldTimeout(Lease(name, *answer))
+            raise HoldTimeout(Lease(self.name, *answer))
+        if len(answer) == 2:
+            raise Lost(whose, Loss(*answer))
         self._native, self.owner, self.token, self._first_expiry_ms = answer
         self.lost = LossEvent(self._native)
-        if on_requested is not None:
-            start_thread(_Listener(self, on_requested).listen, [])
 
     @property
     def lease(self) -> Lease:
@@ -141,18 +120,71 @@ class Held:
         trouble = _library.held_state(self._native)[2]
         return None if trouble is None else Loss(*trouble)
 
+    def release(self) -> bool:
+        """Ends the hold. Returns whether it was still held: a lease that was lost is left alone. If the file is locked for long,
+        it raises, and the keeper goes on trying."""
+        answer = _library.held_release(self._native)
+        if isinstance(answer, tuple):
+            raise locked(self.name)
+        return bool(answer)
+
+    def __enter__(self: Me) -> Me:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except sqlite3.Error:
+            # What went wrong in the block matters more; the keeper goes on trying.
+            if error is None:
+                raise
+        finally:
+            _library.held_release(self._native)  # if an exception has come before
+
+
+class Held(Holding):
+    """A lease that is kept alive while its block runs. Made by ``Litelease.hold``.
+
+    A hold is trusted until the start of its last successful renewal + what was granted - margin, the margin being a tenth
+    of what was granted and at least 50 ms. After that ``check()`` raises ``Lost``, whatever the database would say. ``lost`` is
+    an event that is set then.
+
+    Keep the object. A hold that is no longer referred to is released, and so is one whose connection was closed, and
+    every one when the interpreter ends. A process that ends without that (``kill -9``, a SIGTERM without a handler,
+    ``os._exit``) releases nothing: then the lease ends with its ttl, or earlier if a waiter on the same host sees that the
+    process is gone.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        ttl: float,
+        wait: float,
+        owner: str | None,
+        conn: sqlite3.Connection | None,
+        stop: Callable[[], bool] = never,
+        more: More = More(),
+        on_requested: Callable[[RequestInfo], object] | None = None,
+    ) -> None:
+        _library.find_library()
+        # The connection is referred to: the hold ends when it is closed.
+        self.name, self._path, self._file, self._conn = name, path, _keeper.file_of(path), conn
+        # What is granted ends with the limit, too.
+        ttl_ms = kept_ms(name, ttl, more.max_time_ms)
+        limits = (more.progress_within_ms, more.max_time_ms, more.request_ms)
+        self._take(_library.hold(path, name, ttl_ms, wait, owner or None, more.value, *limits, number_of(conn), stop))
+        if on_requested is not None:
+            start_thread(_Listener(self, on_requested).listen, [])
+
     def progress(self) -> None:
         """Notes that the work goes on, for a hold with ``progress_within``. Raises ``Lost`` like ``check()``. It writes
         nothing itself: the keeper stores it with its next renewal."""
         over = _library.held_progress(self._native)
         if over is not None:
             raise Lost(self.name, Loss(*over))
-
-    def release(self) -> None:
-        """Ends the hold. A lease that was lost is left alone."""
-        locked = _library.held_release(self._native)
-        if locked is not None:
-            raise sqlite3.OperationalError(f"database is locked: the keeper goes on trying to release {self.name!r}")
 
     def requested(self) -> RequestInfo | None:
         """Returns the open request for this lease, if there is one. Reads the file, and takes no lock."""
@@ -176,33 +208,40 @@ class Held:
             raise NotRequested(NOT_REQUESTED.format(self.name))
         raise Lost(self.name, Loss(*answer))
 
-    def __enter__(self: Me) -> Me:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.release()
-        except sqlite3.Error:
-            # What went wrong in the block matters more; the keeper goes on trying.
-            if error is None:
-                raise
-        finally:
-            _library.held_release(self._native)  # if an exception has come before
-
-    def __del__(self) -> None:
-        if self._native is not None and _library.held_check(self._native) is None:
-            warnings.warn(
-                f"the hold on {self.name!r} was garbage-collected, so it is released: keep what hold() returns", ResourceWarning
-            )
-
     def _was_replaced(self) -> bool:
         """Checks whether the file was replaced since the claim."""
         return _keeper.file_of(self._path) != self._file
 
     def _open(self) -> Litelease:
         return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))
+
+
+class HeldSlot(Holding):
+    """A slot of a pool that is kept alive while its block runs. Made by ``Pools.hold``. Keep the object, as that of a
+    ``Held``."""
+
+    position: int
+    lease_id: str
+
+    def __init__(
+        self,
+        path: str,
+        id: str,
+        ttl: float,
+        wait: float,
+        note: str | None,
+        conn: sqlite3.Connection | None,
+        stop: Callable[[], bool] = never,
+    ) -> None:
+        _library.find_library()
+        self.name, self._conn = id, conn
+        held = _library.hold_slot(path, id, kept_ms(id, ttl), wait, note, number_of(conn), stop)
+        if held == 0:
+            raise NoFreeSlot(id)
+        if held is None:
+            raise Stopped
+        native, self.lease_id, token, expires_at_ms, self.position = held
+        self._take((native, f"slot {self.position}", token, expires_at_ms))
 
 
 class _Listener:

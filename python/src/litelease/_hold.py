@@ -13,12 +13,10 @@ from types import TracebackType
 from typing import Callable, TypeVar
 
 from . import _keeper, _library
-from ._identity import identity
 from ._leases import Litelease
-from ._pools import Pools
 from ._time import in_ms
-from ._types import CommitUnknown, InvalidTtl, LiteleaseError, Loss, Lost, NoFreeSlot, Reason, Rejected
-from ._wait import clock, never, until
+from ._types import CommitUnknown, InvalidTtl, LiteleaseError, Loss, Lost, Reason, Rejected
+from ._wait import clock, until
 
 Me = TypeVar("Me", bound="Hold")
 
@@ -293,48 +291,3 @@ class Hold:
     @staticmethod
     def _connected(path: str) -> Litelease:
         return Litelease(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
-
-
-class HeldSlot(Hold):
-    """A slot of a pool that is kept alive while its block runs. Made by ``Pools.hold``."""
-
-    position: int
-    lease_id: str
-
-    def __init__(
-        self,
-        path: str,
-        id: str,
-        ttl: float,
-        wait: float,
-        note: str | None,
-        conn: sqlite3.Connection | None,
-        stop: Callable[[], bool] = never,
-    ) -> None:
-        # By its key it is found again if an exception comes before its answer.
-        self._note, self._key = note, identity().split()[-1]
-        super().__init__(path, id, ttl, wait, conn, stop)
-
-    def _grant(self) -> tuple[str, str, float, int | None]:
-        return self.name, self.lease_id, self._ttl, None
-
-    def _giver(self) -> Callable[[Litelease], object]:
-        id, lease = self.name, self.lease_id
-        return lambda db: Pools(db.conn).return_slot(id, lease)
-
-    def _attempt(self, db: Litelease) -> Callable[[], tuple[LiteleaseError | None, int | None]]:
-        pools = Pools(db.conn)
-
-        def attempt() -> tuple[LiteleaseError | None, int | None]:
-            lent = pools.borrow(self.name, self._ttl, note=self._note, key=self._key)
-            if lent is None:
-                taken_until_ms = min((slot.expires_at_ms for slot in pools.slots(self.name)), default=2**62)
-                return NoFreeSlot(self.name), taken_until_ms
-            self.lease_id, self.position, self.token = lent.lease_id, lent.slot.position, lent.slot.token
-            return None, None
-
-        return attempt
-
-    def _undo(self, db: Litelease) -> None:
-        if lent := Pools(db.conn).borrow(self.name, self._ttl, key=self._key):
-            Pools(db.conn).return_slot(self.name, lent.lease_id)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import sqlite3
+import sqlite3  # pyright: ignore[reportUnusedImport]  # the examples use it
 from typing import TYPE_CHECKING, Callable, Sequence
 
 from ._fences import Fences, Value
+from ._session import OwnConnection
 from ._time import Seconds, in_ms, in_seconds
 from ._types import (
     Acquired,
@@ -556,7 +557,7 @@ def open(path: str | os.PathLike[str], *, timeout: float = 10.0) -> Litelease:
     ...     db.claim("scheduler", "worker-a", ttl=30).lease.token
     1
     """
-    conn = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+    conn = OwnConnection(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     try:
         db = Litelease(conn)
         db._row("own")

@@ -20,6 +20,12 @@ _CONVERTERS = (
     "; or a converter has changed it, because one is registered for INTEGER or TEXT: then open a connection without "
     "detect_types for Litelease"
 )
+# SQLite's primary results by their numbers. Other constants have the same numbers.
+_WORDS = (
+    "OK ERROR INTERNAL PERM ABORT BUSY LOCKED NOMEM READONLY INTERRUPT IOERR CORRUPT NOTFOUND FULL CANTOPEN PROTOCOL "
+    "EMPTY SCHEMA TOOBIG CONSTRAINT MISMATCH MISUSE NOLFS AUTH FORMAT RANGE NOTADB"
+)
+_PRIMARY = {number: f"SQLITE_{word}" for number, word in enumerate(_WORDS.split())}
 _NAMES = {"darwin": "liblitelease_ext.dylib", "win32": "litelease_ext.dll"}
 
 
@@ -38,8 +44,10 @@ def version() -> str:
     return text.decode()
 
 
-def _fail(kind: str, text: str, cause: BaseException | None, lease: tuple[str, str, int, int] | None) -> NoReturn:
-    """Raises what the library could not do. SQLite's own errors come as they were raised."""
+def _fail(
+    kind: str, text: str, cause: BaseException | None, lease: tuple[str, str, int, int] | None, code: int
+) -> NoReturn:
+    """Raises what the library could not do. SQLite's own errors come as they were raised, or with their code."""
     if lease is not None:
         raise ExpiredOnArrival(Lease(*lease))
     if kind == "Sqlite" and cause is not None:
@@ -47,7 +55,11 @@ def _fail(kind: str, text: str, cause: BaseException | None, lease: tuple[str, s
     if kind in ("SchemaMismatch", "InvalidLeaseRow") and {"INTEGER", "TEXT"} & getattr(sqlite3, "converters", {}).keys():
         text += _CONVERTERS
     error: type[Exception] = getattr(_types, kind, getattr(builtins, kind, getattr(sqlite3, kind, LiteleaseError)))
-    raise error(f"{text}; begin again" if kind == "TransactionEnded" else text) from cause
+    raised = error(f"{text}; begin again" if kind == "TransactionEnded" else text)
+    if code:
+        names = (name for name, value in vars(sqlite3).items() if value == code and name.startswith(_PRIMARY.get(code & 0xFF, "-")))
+        raised.sqlite_errorcode, raised.sqlite_errorname = code, next(names, None)  # type: ignore[attr-defined]
+    raise raised from cause
 
 
 def _functions() -> dict[str, Callable[..., Any]]:
@@ -58,7 +70,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     init = _library.litelease_python_init
     init.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.py_object, ctypes.py_object]
     init.restype = ctypes.py_object
-    classes = (None, str, int, float, bytes, sqlite3.Error, tuple, list, TypeError)
+    classes = (None, str, int, float, bytes, sqlite3.Error, tuple, list, TypeError, ResourceWarning)
     made: dict[str, Callable[..., Any]] = init((ctypes.c_void_p * len(names))(*addresses), classes, _fail)
     return made
 
@@ -66,7 +78,8 @@ def _functions() -> dict[str, Callable[..., Any]]:
 _library = ctypes.PyDLL(loadable_path())
 _made = _functions()
 
-new_handle: Callable[[], object] = _made["session"]
+new_handle: Callable[[object], object] = _made["session"]
+opened: Callable[[Callable[[], object]], object] = _made["opened"]
 call: Callable[..., Any] = _made["call"]
 identity: Callable[[int], str] = _made["identity"]
 is_dead: Callable[[str], bool] = _made["is_dead"]
@@ -77,15 +90,30 @@ nap: Callable[[int, float], float] = _made["nap"]
 listen: Callable[[object, int, float], bool] = _made["listen"]
 hold: Callable[..., Any] = _made["hold"]
 claim_wait: Callable[..., Any] = _made["claim_wait"]
+hold_slot: Callable[..., Any] = _made["hold_slot"]
+session_open: Callable[..., Any] = _made["session_open"]
+session_claim: Callable[..., Any] = _made["session_claim"]
+shards_join: Callable[..., Any] = _made["shards_join"]
+shards_next: Callable[[object, float], Any] = _made["shards_next"]
+shards_held: Callable[[object], Any] = _made["shards_held"]
+shards_check: Callable[[object, int], Any] = _made["shards_check"]
+shards_checkpoint: Callable[[object, int, Any], Any] = _made["shards_checkpoint"]
+shards_hand_over: Callable[[object, int], Any] = _made["shards_hand_over"]
+shards_release: Callable[[object, int], Any] = _made["shards_release"]
+shards_leave: Callable[[object], Any] = _made["shards_leave"]
 closer: Callable[[int], object] = _made["closer"]
 end_holds: Callable[["int | None"], None] = _made["end_holds"]
 held_check: Callable[[object], "tuple[str, str] | None"] = _made["held_check"]
 held_state: Callable[[object], "tuple[float, int, tuple[str, str] | None]"] = _made["held_state"]
 held_progress: Callable[[object], "tuple[str, str] | None"] = _made["held_progress"]
-held_release: Callable[[object], "tuple[str, str] | None"] = _made["held_release"]
+held_release: Callable[[object], "tuple[str, str] | int"] = _made["held_release"]
 held_hand_over: Callable[[object, int], Any] = _made["held_hand_over"]
 held_requested: Callable[[object], "tuple[str, int] | None"] = _made["held_requested"]
 held_wait: Callable[[object, float], bool] = _made["held_wait"]
+work: Callable[..., object] = _made["work"]
+work_next: Callable[[object], Any] = _made["work_next"]
+work_end: Callable[[object, "str | None"], str] = _made["work_end"]
+item_settled: Callable[[object, str], object] = _made["item_settled"]
 begin_anew: Callable[[], None] = _made["begin_anew"]
 end_calls: Callable[[], None] = _made["end_calls"]
 

@@ -10,7 +10,7 @@ from ._types import Borrowed, Slot
 from ._wait import file_of
 
 if TYPE_CHECKING:
-    from ._hold import HeldSlot
+    from ._held import HeldSlot
 
 
 class Pools(Handle):
@@ -77,7 +77,7 @@ class Pools(Handle):
 
         Waits up to ``wait`` seconds for a free one; then it raises ``NoFreeSlot``.
         """
-        from ._hold import HeldSlot
+        from ._held import HeldSlot
 
         return HeldSlot(file_of(self, "hold"), id, in_seconds(ttl), in_seconds(wait), note, self.conn)
 

@@ -88,7 +88,8 @@ class Item:
 
         So the effect happens at most once, and exactly once if the item is ever acknowledged. If another worker has received
         the item by now, everything is rolled back, with a ``StaleReceiptError``. An exception in the block rolls back, too, and
-        goes on. Do the slow work before the block: while it runs, nobody else can write to the file.
+        goes on. Do the slow work before the block: while it runs, nobody else can write to the file, and what other threads ask
+        on this connection waits for up to five seconds.
 
         >>> db = Litelease(sqlite3.connect(":memory:"))
         >>> db.bootstrap()
@@ -126,7 +127,7 @@ class Item:
         """Makes the item visible again, now or after a delay. Returns whether it was still this worker's."""
         is_given_back = self.queue.give_back(self, delay=delay, note=note)
         # An item that is dead by now stays so: its last receipt would acknowledge it.
-        self._settle("given back" if is_given_back else "lost")
+        self._settle("given_back" if is_given_back else "lost")
         return is_given_back
 
     def bury(self, *, note: str | None = None) -> bool:
@@ -154,10 +155,6 @@ class _Finish:
 
     def begin(self) -> None:
         queue = self._queue
-        if queue._is_joined or queue.conn.in_transaction:
-            raise LiteleaseError(
-                "finish() begins a transaction of its own: commit yours first, or call ack() in it and roll back if that is falsy"
-            )
         self._begun.extend(map(_library.call, (queue._session,), (False,), ("begin_finish",), (self._receipt,)))
         self._check(answer(self._begun[0][0]))
 

@@ -29,7 +29,7 @@ class Session:
         self.conn = connection
         # Made by the first verb, and kept here, where the collector of garbage sees it.
         self.cursor: sqlite3.Cursor | None = None
-        self.handle = _library.new_handle()
+        self.handle = _library.new_handle(getattr(connection, "_litelease", None))
         self._pid = os.getpid()
         # By which the library knows the holds of the connection.
         self.number: int | None = None
@@ -43,6 +43,23 @@ class Session:
         """Closes the connection, unless it came with a fork."""
         if not self.is_inherited:
             self.conn.close()
+
+
+class OwnConnection(sqlite3.Connection):
+    """A connection that the library has seen being opened, and whose statements it runs by itself."""
+
+    _litelease: object = None
+
+    def __init__(self, *values: Any, **options: Any) -> None:
+        _library.find_library()
+        self._litelease = _library.opened(functools.partial(super().__init__, *values, **options))
+
+    def close(self) -> None:
+        """Closes it, once no verb is under way, unless it came with a fork."""
+        session = session_of(self)
+        if not session.is_inherited:
+            _library.call(session, None, "forget")
+            super().close()
 
 
 class Handle:
@@ -91,8 +108,10 @@ def _load(session: Session, is_joined: bool | None, why: str) -> None:
         )
 
 
-# All sessions by the ids of their connections, which live as long as a session does.
-_sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
+# All sessions by the ids of their connections, which live as long as a session does. Not a
+# WeakValueDictionary: it forgets a value in Python, where an exception of a signal handler's would
+# be swallowed.
+_sessions: dict[int, weakref.ref[Session]] = {}
 _finding = threading.RLock()
 
 
@@ -104,9 +123,13 @@ def session_of(connection: sqlite3.Connection) -> Session:
     try:
         try:
             taken.extend(map(_finding.acquire, (True,)))
-            session = _sessions.get(id(connection))
+            key = id(connection)
+            known = _sessions.get(key)
+            session = None if known is None else known()
             if session is None:
-                session = _sessions[id(connection)] = Session(connection)
+                session = Session(connection)
+                # Called with the reference, which `pop` takes for a default.
+                _sessions[key] = weakref.ref(session, functools.partial(_sessions.pop, key))
             return session
         finally:
             if taken:

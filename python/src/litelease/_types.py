@@ -344,6 +344,18 @@ class InvalidCount(LiteleaseError):
     """A pool has 0 to 1,000,000 slots."""
 
 
+class InvalidShards(LiteleaseError):
+    """A group of shards, or a member, that cannot be. Nothing was written."""
+
+
+class ShardCount(LiteleaseError):
+    """Live members of the group share another number of shards, which is ``count``. Nothing was written."""
+
+    def __init__(self, group: str, count: int) -> None:
+        super().__init__(f"the members of {group!r} share {count} shards: join with that count, or let all of them leave")
+        self.group, self.count = group, count
+
+
 class InvalidText(LiteleaseError):
     """The note or the key of a borrow is too short or too long."""
 

@@ -74,6 +74,14 @@ def until(
             raise Stopped
 
 
+def nap(waiter: object, heard: int, seconds: float, is_stopped: Callable[[], bool]) -> None:
+    """Waits until the bell of the file rings, because a process has sent or given back, or something else was freed; at most
+    so long."""
+    end = clock() + seconds
+    while (left := end - clock()) > 0 and not _library.listen(waiter, heard, left) and not is_stopped():
+        pass
+
+
 @dataclass(frozen=True)
 class More:
     """What is stored in the commit of a claim, and how soon the present holder is asked to give the name up."""

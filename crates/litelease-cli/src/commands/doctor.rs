@@ -219,7 +219,7 @@ fn guards(db: &Litelease, note: Note<'_>) {
             note(
                 "guards",
                 Wrong,
-                format!("{tables}: the guard is gone: litelease guard restores it"),
+                format!("{tables}: the guard is gone: litelease guard add restores it"),
             );
         }
     }

@@ -1,52 +1,5 @@
 //! The subcommands: one file each, with its arguments and what it does.
 
-mod access;
-mod borrow;
-mod break_lease;
-mod claim;
-mod command_line;
-mod completions;
-mod credential;
-mod demo;
-mod doctor;
-mod ensure;
-mod grant;
-mod guard;
-mod guards;
-mod hold;
-mod man;
-mod move_file;
-mod nesting;
-mod progress;
-mod purge;
-mod queue;
-mod release;
-mod renew;
-mod request;
-mod restore_fence;
-mod run;
-mod serve;
-mod shards;
-mod status;
-mod take_over;
-mod transfer;
-mod unguard;
-mod wait;
-mod watch;
-mod who;
-mod work;
-mod write;
-mod writer;
-
-use std::io::{BufRead, IsTerminal};
-
-use litelease::Identity;
-
-use crate::Common;
-use crate::exit::{Failure, Result, code};
-use crate::output::complain;
-use crate::stream::write_error;
-
 /// Declares a subcommand per module, in the order of the help.
 macro_rules! commands {
     ($($name:ident in $module:ident,)*) => {
@@ -57,7 +10,7 @@ macro_rules! commands {
 
         impl Command {
             /// Runs the subcommand, and returns the exit code.
-            pub(crate) fn execute(self, common: &Common) -> Result<u8> {
+            pub(crate) fn execute(self, common: &$crate::Common) -> $crate::exit::Result<u8> {
                 match self {
                     $(Command::$name(args) => $module::execute(args, common),)*
                 }
@@ -65,6 +18,62 @@ macro_rules! commands {
         }
     };
 }
+
+/// Declares a subcommand that has subcommands of its own, one per module. The documentation is its
+/// line in the help.
+macro_rules! subcommands {
+    ($(#[$help:meta])* $($name:ident in $module:ident,)*) => {
+        $(#[$help])*
+        #[derive(clap::Args)]
+        pub(crate) struct Args {
+            #[command(subcommand)]
+            command: Command,
+        }
+
+        commands! { $($name in $module,)* }
+
+        pub(crate) fn execute(args: Args, common: &$crate::Common) -> $crate::exit::Result<u8> {
+            args.command.execute(common)
+        }
+    };
+}
+
+mod access;
+mod borrow;
+mod break_lease;
+mod claim;
+mod command_line;
+mod credential;
+mod demo;
+mod doctor;
+mod generate;
+mod grant;
+mod guard;
+mod hold;
+mod lease;
+mod move_file;
+mod nesting;
+mod purge;
+mod queue;
+mod release;
+mod renew;
+mod restore_fence;
+mod run;
+mod serve;
+mod status;
+mod wait;
+mod watch;
+mod who;
+mod work;
+mod write;
+
+use std::io::{BufRead, IsTerminal};
+
+use litelease::Identity;
+
+use crate::exit::{Failure, Result, code};
+use crate::output::complain;
+use crate::stream::write_error;
 
 commands! {
     Run in run,
@@ -77,30 +86,21 @@ commands! {
     Wait in wait,
     Watch in watch,
     Claim in claim,
-    Ensure in ensure,
     Renew in renew,
     Release in release,
-    Transfer in transfer,
-    Progress in progress,
-    Shards in shards,
-    Request in request,
-    TakeOver in take_over,
+    Lease in lease,
     Credential in credential,
     Break in break_lease,
     Purge in purge,
     Queue in queue,
     Work in work,
     Guard in guard,
-    Unguard in unguard,
-    Guards in guards,
     RestoreFence in restore_fence,
     Move in move_file,
     Write in write,
-    Writer in writer,
     Doctor in doctor,
     Demo in demo,
-    Completions in completions,
-    Man in man,
+    Generate in generate,
 }
 
 /// Asks for confirmation at the terminal. Without a terminal, `--yes` is required.

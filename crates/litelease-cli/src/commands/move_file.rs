@@ -213,7 +213,7 @@ fn guarded(table: &str, name: &str, to: &str) -> Failure {
         "Guarded",
         format!(
             "the table {table} is guarded by {name}, and guards in a moved file accept its last holder for ever and \
-             none from {to}: move the table first, or litelease unguard {table}"
+             none from {to}: move the table first, or litelease guard remove {table}"
         ),
     )
 }

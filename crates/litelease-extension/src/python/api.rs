@@ -4,9 +4,10 @@
 //! them are in CPython's stable ABI, or have been exported since 3.3. Whoever calls them holds the
 //! GIL.
 
-use std::ffi::{CStr, c_char, c_double, c_int, c_longlong, c_void};
+use std::ffi::{CStr, CString, c_char, c_double, c_int, c_longlong, c_void};
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A `PyObject*`.
 pub(crate) type Raw = *mut c_void;
@@ -43,6 +44,8 @@ functions! {
     PyErr_Fetch: fn(*mut Raw, *mut Raw, *mut Raw);
     PyErr_NormalizeException: fn(*mut Raw, *mut Raw, *mut Raw);
     PyErr_Restore: fn(Raw, Raw, Raw);
+    PyErr_WarnEx: fn(Raw, *const c_char, isize) -> c_int;
+    PyErr_WriteUnraisable: fn(Raw);
     PyEval_RestoreThread: fn(*mut c_void);
     PyEval_SaveThread: fn() -> *mut c_void;
     PyException_SetTraceback: fn(Raw, Raw) -> c_int;
@@ -114,7 +117,7 @@ pub(crate) struct Object(Raw);
 #[derive(Debug)]
 pub(crate) struct Raised;
 
-pub(crate) type Result<T> = std::result::Result<T, Raised>;
+pub(crate) type Result<T, E = Raised> = std::result::Result<T, E>;
 
 impl Object {
     /// Takes over a reference that a function has answered; null means that it has raised.
@@ -329,6 +332,30 @@ pub(crate) fn set_exception(exception: Object) -> Raised {
         (py().PyErr_Restore)(class, exception.into_raw(), ptr::null_mut());
     }
     Raised
+}
+
+/// `ResourceWarning`, once it is known.
+static RESOURCE_WARNING: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Keeps the class of warnings. It lives as long as the process.
+pub(crate) fn set_resource_warning(class: Object) {
+    RESOURCE_WARNING.store(class.into_raw(), Ordering::SeqCst);
+}
+
+/// Warns where an object is freed. The exception that may be set meanwhile stays, and one that the
+/// warning becomes is only reported.
+pub(crate) fn warn_of_resource(text: &str) {
+    let Ok(text) = CString::new(text.replace('\0', " ")) else { return };
+    let (mut class, mut value, mut trace) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the GIL is held, the class lives for ever, and what is fetched is given back.
+    unsafe {
+        (py().PyErr_Fetch)(&raw mut class, &raw mut value, &raw mut trace);
+        let warning = RESOURCE_WARNING.load(Ordering::SeqCst);
+        if !warning.is_null() && (py().PyErr_WarnEx)(warning, text.as_ptr(), 1) != 0 {
+            (py().PyErr_WriteUnraisable)(ptr::null_mut());
+        }
+        (py().PyErr_Restore)(class, value, trace);
+    }
 }
 
 /// Lets Python handle signals that have come. Their handlers may raise.

@@ -7,14 +7,17 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
 use litelease_hold::file::{
-    Aside, DatabaseFile, FILES, FileError, More, let_children_hold, release_until, stay_loaded,
+    Aside, DatabaseFile, FILES, FileError, More, SessionMembers, SlotWish, let_children_hold,
+    open_session, release_until, stay_loaded,
 };
-use litelease_hold::{Held, HoldError, HolderKind, Identity, Loss, LossSignal, Wish};
+use litelease_hold::{
+    Held, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, Settled, Wish, abandon,
+};
 use litelease_store::{Error, Failure, OwnedValue, code};
 
 use crate::python::api::{
@@ -30,7 +33,7 @@ const HELD: &CStr = c"litelease.held";
 const CLOSER: &CStr = c"litelease.closer";
 
 /// How long a signal's handler has to wait at most.
-const SLICE: Duration = Duration::from_millis(50);
+pub(super) const SLICE: Duration = Duration::from_millis(50);
 
 /// How long a release tries. After that the keeper does.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -42,7 +45,11 @@ const AT_END: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A hold, until it has ended.
-struct PythonHeld {
+pub(super) struct PythonHeld {
+    /// The end of the work on an item, if this is a delivery.
+    settled: OnceLock<Settled>,
+    /// Dropping it is a mistake that is warned of.
+    is_warned_of: bool,
     /// The process that holds it. Asked first: in a forked one the locks may be taken for ever.
     process: u32,
     lost: LossSignal,
@@ -50,21 +57,29 @@ struct PythonHeld {
 }
 
 enum State {
-    Held(Box<Held>),
+    /// With the session whose identity it is, if it is one.
+    Held(Box<Held>, Option<Arc<SessionMembers>>),
     /// It is being handed over.
     Moving,
     /// It has ended like this.
-    Ended {
-        kind: &'static str,
-        text: String,
-    },
+    Ended { kind: &'static str, text: String },
 }
 
-/// The holds of each connection, by a number that Python gives the connection.
-static OF_CONNECTION: Mutex<BTreeMap<i64, Vec<Weak<PythonHeld>>>> = Mutex::new(BTreeMap::new());
+/// A handle that ends with its connection.
+pub(super) trait Ending: Send + Sync {
+    /// Ends it like this, if it has not ended yet. Returns the hold, to be released.
+    fn end(&self, kind: &'static str, text: &str) -> Option<Held>;
+}
+
+/// The handles of a connection.
+type Endings = Vec<Weak<dyn Ending>>;
+
+/// The handles of each connection, by a number that Python gives the connection; those that belong
+/// to no connection, by 0.
+static OF_CONNECTION: Mutex<BTreeMap<i64, Endings>> = Mutex::new(BTreeMap::new());
 
 const ENDING: &str = "the interpreter is shutting down";
-const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
+pub(super) const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
                           neither a shared library nor able to load extensions";
 
 /// Holds a name. Its arguments are the path, the name, the ttl in ms, the seconds to wait, the
@@ -81,8 +96,8 @@ pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
         let asked = Asked::read(context, &given)?;
         let number = optional(context, &given.item(9)?);
         let Waited { answer, was_stopped } =
-            asked.run(context, &given.item(10)?, |aside, asked| {
-                let Asked { ttl, wait, more: (value, progress_within, max_time), .. } = asked;
+            run(context, &asked.file, &given.item(10)?, |aside| {
+                let Asked { ttl, wait, more: (value, progress_within, max_time), .. } = &asked;
                 let more = More {
                     value: Some(value.value())
                         .filter(|value| *value != litelease_store::Value::Null),
@@ -93,18 +108,102 @@ pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
                 let first = max_time.map_or(*ttl, |time| time.min(*ttl));
                 aside.hold(&asked.wish(first), *ttl, *wait, more)
             })?;
+        if was_stopped {
+            return context.names.none();
+        }
+        answer_hold(context, answer.map(|held| (held, None)), number)
+    })
+}
+
+/// Holds a slot. Its arguments are the path, the id of the pool, the ttl in ms, the seconds to
+/// wait, a note or None, the number of the connection or None, and a function that says whether to
+/// stop.
+///
+/// Answers the capsule with the id of the lease, the token, the expiry and the number of the slot;
+/// or 0 if none came free; or None if it was stopped.
+pub(crate) unsafe extern "C" fn hold_slot(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let given = Object::borrowed(arguments)?;
+        let (file, pool) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
+        let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
+        let (wait, note) = (seconds(&given.item(3)?), given.item(4)?);
+        let note = if context.names.is_none(&note) { None } else { Some(note.text()?) };
+        let (limits, cancel) = (HoldLimits::default(), None);
+        let wish = SlotWish { pool: &pool, ttl, wait, note, limits, cancel };
+        let Waited { answer, was_stopped } =
+            run(context, &file, &given.item(6)?, |aside| aside.hold_slot(&wish))?;
         match answer {
             _ if was_stopped => context.names.none(),
-            Ok(held) => {
-                let (owner, token) = (held.owner().to_owned(), held.token());
+            Ok(None) => integer(0),
+            Ok(Some((held, position))) => {
+                let (lease, token) = (held.grant().secret.clone(), held.token());
                 let expires_at_ms = held.expires_at_ms();
-                let capsule = capsule_of(held, number)?;
-                tuple(vec![capsule, string(&owner)?, integer(token)?, integer(expires_at_ms)?])
+                let capsule = capsule_of(held, None, optional(context, &given.item(5)?))?;
+                let numbers = [token, expires_at_ms, position].map(integer);
+                let all = [Ok(capsule), string(&lease)].into_iter().chain(numbers);
+                tuple(all.collect::<Result<_>>()?)
             }
-            Err(HoldError::Busy(current)) => lease_tuple(&current),
             Err(error) => raise(context, failed(error)),
         }
     })
+}
+
+/// Opens a session. Its arguments are the path, the identity, the ttl in ms, whether it replaces
+/// another, the number of the connection or None, and None. Answers as [`hold`] does.
+pub(crate) unsafe extern "C" fn session_open(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let given = Object::borrowed(arguments)?;
+        let (file, identity) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
+        let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
+        let (replaces, number) = (given.item(3)?.is_true()?, optional(context, &given.item(4)?));
+        let opened = run(context, &file, &given.item(5)?, |aside| {
+            open_session(aside, &identity, ttl, replaces)
+        })?;
+        let opened = opened.answer.map(|(held, members)| (held, Some(members)));
+        answer_hold(context, opened, number)
+    })
+}
+
+/// Claims a name in a session. Its arguments are the session, the path, the name and None. Answers
+/// as [`hold`] does.
+pub(crate) unsafe extern "C" fn session_claim(shared: Raw, arguments: Raw) -> Raw {
+    with_held(shared, arguments, |context, session, given| {
+        let (file, name) = (file_at(context, &given.item(1)?)?, name_at(context, given, 2)?);
+        // Cloned: the state is not locked during the claim.
+        let members = match &*session.state() {
+            State::Held(_, members) => members.clone(),
+            _ => None,
+        };
+        let Some(members) = members.filter(|_| session.over().is_none()) else {
+            return over(context, session.over());
+        };
+        let claimed = run(context, &file, &given.item(3)?, |aside| members.claim(aside, &name))?;
+        answer_hold(context, claimed.answer.map(|held| (held, None)), Some(NEVER))
+    })
+}
+
+/// Answers the capsule of a hold with owner, token and expiry; or owner, token and expiry of the
+/// lease that is in the way; or why the session that it was claimed in is lost.
+fn answer_hold(
+    context: &'static Context,
+    answer: std::result::Result<(Held, Option<Arc<SessionMembers>>), HoldError<FileError>>,
+    number: Option<i64>,
+) -> Result<Object> {
+    match answer {
+        Ok((held, session)) => {
+            let (owner, token) = (held.owner().to_owned(), held.token());
+            let expires_at_ms = held.expires_at_ms();
+            let capsule = capsule_of(held, session, number)?;
+            tuple(vec![capsule, string(&owner)?, integer(token)?, integer(expires_at_ms)?])
+        }
+        Err(HoldError::Busy(current)) => lease_tuple(&current),
+        Err(HoldError::Lost(lost)) => over(context, Some(of_loss(&lost.reason))),
+        Err(error) => raise(context, failed(error)),
+    }
 }
 
 /// Claims a name, and waits for it. Its arguments are those of [`hold`]. Answers True with owner,
@@ -117,7 +216,7 @@ pub(crate) unsafe extern "C" fn claim_wait(shared: Raw, arguments: Raw) -> Raw {
         let given = Object::borrowed(arguments)?;
         let asked = Asked::read(context, &given)?;
         let Waited { answer, was_stopped } =
-            asked.run(context, &given.item(10)?, |aside, asked| {
+            run(context, &asked.file, &given.item(10)?, |aside| {
                 aside.acquire(&asked.wish(asked.ttl), asked.wait)
             })?;
         match answer {
@@ -145,18 +244,13 @@ struct Asked {
 }
 
 /// The answer to a caller, and whether it was told to stop.
-struct Waited<T> {
-    answer: T,
-    was_stopped: bool,
+pub(super) struct Waited<T> {
+    pub(super) answer: T,
+    pub(super) was_stopped: bool,
 }
 
 impl Asked {
     fn read(context: &'static Context, given: &Object) -> Result<Self> {
-        let Some(api) = found() else {
-            let failed = Failed::Kind("NotSupportedError", NO_LIBRARY.into());
-            return raise(context, failed).and(Err(Raised));
-        };
-        let text = |at| Ok(given.item(at)?.text()?.to_owned());
         let time = |at: usize| -> Result<Option<Duration>> {
             Ok(optional(context, &given.item(at)?).map(in_duration))
         };
@@ -164,17 +258,12 @@ impl Asked {
         let is_unique = context.names.is_none(&owner);
         let owner = match is_unique {
             true => Identity::new(HolderKind::Hold).to_string(),
-            false => owner.text()?.to_owned(),
+            false => name_at(context, given, 4)?,
         };
-        let value = context.names.to_value(&given.item(5)?)?;
-        let value = value.ok_or_else(|| {
-            let given = given.item(5).map_or(String::new(), |given| given.shown());
-            let text = "a checkpoint or a value is None, an int, a float, a str or bytes";
-            context.names.type_error(&format!("{text}, got {given}"))
-        })?;
+        let value = context.value_at(given, 5)?;
         Ok(Asked {
-            file: DatabaseFile { path: text(0)?, vfs: None, api },
-            name: text(1)?,
+            file: file_at(context, &given.item(0)?)?,
+            name: name_at(context, given, 1)?,
             owner,
             is_unique,
             ttl: time(2)?.unwrap_or_default(),
@@ -188,45 +277,85 @@ impl Asked {
         let wish = Wish::new(&self.name, &self.owner, ttl);
         Wish { request: self.request, is_owner_unique: self.is_unique, ..wish }
     }
+}
 
-    /// Asks without the GIL, and lets Python handle signals meanwhile.
-    fn run<T>(
-        &self,
-        context: &'static Context,
-        stop: &Object,
-        ask: impl FnOnce(&Aside<'_>, &Asked) -> T,
-    ) -> Result<Waited<T>> {
-        let Some(_counted) = context.calls.begin() else {
-            let ending = Failed::Kind("LiteleaseError", ENDING.into());
-            return raise(context, ending).and(Err(Raised));
-        };
-        let_children_hold();
-        stay_loaded(&self.file);
-        let gil = Gil::default();
-        let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
-        let go_on = || {
-            if was_stopped.get() || has_raised.get() {
-                return Err(interrupted());
-            }
-            gil.taken(|| match check_signals().and_then(|()| stop.call(vec![])?.is_true()) {
-                Ok(is_stopped) => was_stopped.set(is_stopped),
-                Err(Raised) => has_raised.set(true),
-            });
-            match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
-                true => Err(interrupted()),
-                false => Ok(()),
-            }
-        };
-        let aside = Aside { file: &self.file, patience: PATIENCE, go_on: &go_on };
-        let answer = gil.released(|| ask(&aside, self));
-        match has_raised.get() {
-            // The handler's exception is still set. What was granted is given back.
-            true => {
-                let exception = api::take_exception()?;
-                drop(answer);
-                Err(api::set_exception(exception))
-            }
-            false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
+/// Asks without the GIL, and lets Python handle signals meanwhile. `stop` says whether to stop, or
+/// is None.
+pub(super) fn run<T>(
+    context: &'static Context,
+    file: &DatabaseFile,
+    stop: &Object,
+    ask: impl FnOnce(&Aside<'_>) -> T,
+) -> Result<Waited<T>> {
+    let Some(_counted) = context.calls.begin() else { return Err(ending(context)) };
+    let_children_hold();
+    stay_loaded(file);
+    let gil = Gil::default();
+    let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
+    let is_stopped = || match context.names.is_none(stop) {
+        true => Ok(false),
+        false => stop.call(vec![])?.is_true(),
+    };
+    let go_on = || {
+        if was_stopped.get() || has_raised.get() {
+            return Err(interrupted());
+        }
+        gil.taken(|| match check_signals().and_then(|()| is_stopped()) {
+            Ok(is_stopped) => was_stopped.set(is_stopped),
+            Err(Raised) => has_raised.set(true),
+        });
+        match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
+            true => Err(interrupted()),
+            false => Ok(()),
+        }
+    };
+    let aside = Aside { file, patience: PATIENCE, go_on: &go_on };
+    let answer = gil.released(|| ask(&aside));
+    match has_raised.get() {
+        // The handler's exception is still set. What was granted is given back.
+        true => {
+            let exception = api::take_exception()?;
+            drop(answer);
+            Err(api::set_exception(exception))
+        }
+        false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
+    }
+}
+
+impl Context {
+    /// Returns an argument that is a value.
+    pub(super) fn value_at(&self, given: &Object, at: usize) -> Result<OwnedValue> {
+        let given = given.item(at)?;
+        self.names.to_value(&given)?.ok_or_else(|| {
+            let text = "a checkpoint or a value is None, an int, a float, a str or bytes";
+            self.names.type_error(&format!("{text}, got {}", given.shown()))
+        })
+    }
+}
+
+/// Raises that the interpreter ends.
+pub(super) fn ending(context: &Context) -> Raised {
+    let _ = raise(context, Failed::Kind("LiteleaseError", ENDING.into()));
+    Raised
+}
+
+/// Returns the file at a path, for connections of our own.
+pub(super) fn file_at(context: &'static Context, path: &Object) -> Result<DatabaseFile> {
+    let Some(api) = found() else {
+        let failed = Failed::Kind("NotSupportedError", NO_LIBRARY.into());
+        return raise(context, failed).and(Err(Raised));
+    };
+    Ok(DatabaseFile { path: path.text()?.to_owned(), vfs: None, api })
+}
+
+/// Returns an argument that is a name or an owner.
+pub(super) fn name_at(context: &'static Context, given: &Object, at: usize) -> Result<String> {
+    let given = given.item(at)?;
+    match given.is_instance(&context.names.str) {
+        true => Ok(given.text()?.to_owned()),
+        false => {
+            let shown = given.shown();
+            Err(context.names.type_error(&format!("names and owners are str, got {shown}")))
         }
     }
 }
@@ -267,29 +396,60 @@ impl PythonHeld {
     }
 
     /// Returns why it is over, if it is: the kind and the text.
-    fn over(&self) -> Option<(&'static str, String)> {
+    pub(super) fn over(&self) -> Option<(&'static str, String)> {
         if self.process != std::process::id() {
             return Some(of_loss(&Loss::Forked));
         }
+        match self.settled.get() {
+            Some(Settled::Lost) => return Some(of_loss(&Loss::Expired)),
+            Some(_) => return Some(("Settled", "it was settled".into())),
+            None => {}
+        }
         match &*self.state() {
-            State::Held(held) => held.check().err().map(|lost| of_loss(&lost.reason)),
+            State::Held(held, _) => held.check().err().map(|lost| of_loss(&lost.reason)),
             State::Moving => Some(handed_over()),
             State::Ended { kind, text } => Some((*kind, text.clone())),
         }
     }
+}
 
-    /// Ends it like this, if it has not ended yet. Returns the hold, to be released.
-    fn end(&self, kind: &'static str, text: &str) -> Option<Box<Held>> {
-        if self.process != std::process::id() {
+impl PythonHeld {
+    pub(super) fn new(
+        held: Held,
+        session: Option<Arc<SessionMembers>>,
+        is_warned_of: bool,
+    ) -> Arc<Self> {
+        let (lost, settled) = (held.lost(), OnceLock::new());
+        let state = Mutex::new(State::Held(Box::new(held), session));
+        Arc::new(PythonHeld { settled, is_warned_of, process: std::process::id(), lost, state })
+    }
+
+    /// Notes how the work on an item has ended. Nothing is extended any more.
+    pub(super) fn settle(&self, how: Settled) {
+        if self.settled.set(how).is_ok()
+            && let State::Held(held, _) = &*self.state()
+        {
+            abandon(held);
+        }
+    }
+
+    pub(super) fn settled(&self) -> Option<Settled> {
+        self.settled.get().copied()
+    }
+}
+
+impl Ending for PythonHeld {
+    fn end(&self, kind: &'static str, text: &str) -> Option<Held> {
+        if self.process != std::process::id() || self.settled.get().is_some() {
             return None;
         }
         let mut state = self.state();
-        let State::Held(held) = &*state else { return None };
+        let State::Held(held, _) = &*state else { return None };
         // What was lost before stays lost for that reason.
         let lost = held.check().err().map(|lost| of_loss(&lost.reason));
         let (kind, text) = lost.unwrap_or((kind, text.to_owned()));
         match std::mem::replace(&mut *state, State::Ended { kind, text }) {
-            State::Held(held) => Some(held),
+            State::Held(held, _) => Some(*held),
             _ => None,
         }
     }
@@ -309,18 +469,26 @@ fn handed_over() -> (&'static str, String) {
     ("HandedOver", "it was handed over, or is about to be".into())
 }
 
+/// The number of no connection: the hold ends with another one.
+const NEVER: i64 = -1;
+
 /// Makes the capsule of a hold.
-fn capsule_of(held: Held, number: Option<i64>) -> Result<Object> {
-    let lost = held.lost();
-    let state = Mutex::new(State::Held(Box::new(held)));
-    let held = Arc::new(PythonHeld { process: std::process::id(), lost, state });
-    if let Some(number) = number {
-        let mut all = of_connections();
-        let holds = all.entry(number).or_default();
-        holds.retain(|held| held.strong_count() > 0);
-        holds.push(Arc::downgrade(&held));
+fn capsule_of(
+    held: Held,
+    session: Option<Arc<SessionMembers>>,
+    number: Option<i64>,
+) -> Result<Object> {
+    let is_warned_of = number != Some(NEVER);
+    capsule(&PythonHeld::new(held, session, is_warned_of), number)
+}
+
+/// Makes a capsule of a hold, which ends with the connection of this number.
+pub(super) fn capsule(held: &Arc<PythonHeld>, number: Option<i64>) -> Result<Object> {
+    if number != Some(NEVER) {
+        let weak: Weak<PythonHeld> = Arc::downgrade(held);
+        ends_with(number, weak);
     }
-    let raw = Arc::into_raw(held);
+    let raw = Arc::into_raw(held.clone());
     // SAFETY: the capsule gives the reference back with its destructor.
     unsafe {
         let capsule = (py().PyCapsule_New)(raw.cast_mut().cast(), HELD.as_ptr(), Some(free_held));
@@ -341,10 +509,34 @@ unsafe extern "C" fn free_held(capsule: Raw) {
         Arc::from_raw(held.cast::<PythonHeld>())
     };
     // A drop takes a tenth of a second at most. The GIL stays: the interpreter may be ending.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        if held.is_warned_of && held.over().is_none() {
+            warn_of(&held);
+        }
+        drop(held);
+    }));
 }
 
-fn of_connections() -> MutexGuard<'static, BTreeMap<i64, Vec<Weak<PythonHeld>>>> {
+/// Warns of a hold that was dropped without being released. A `__del__` would swallow the exception
+/// of a signal handler, also where there is nothing to warn of.
+fn warn_of(held: &PythonHeld) {
+    let State::Held(held, _) = &*held.state() else { return };
+    let text = format!(
+        "the hold on {:?} was garbage-collected, so it is released: keep what hold() returns",
+        held.name()
+    );
+    api::warn_of_resource(&text);
+}
+
+/// Has a handle end with a connection.
+pub(super) fn ends_with(number: Option<i64>, handle: Weak<dyn Ending>) {
+    let mut all = of_connections();
+    let handles = all.entry(number.unwrap_or(0)).or_default();
+    handles.retain(|handle| handle.strong_count() > 0);
+    handles.push(handle);
+}
+
+fn of_connections() -> MutexGuard<'static, BTreeMap<i64, Endings>> {
     OF_CONNECTION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -380,10 +572,10 @@ unsafe extern "C" fn free_closer(capsule: Raw) {
 }
 
 /// Ends holds, and releases them.
-fn end_all(holds: Option<Vec<Weak<PythonHeld>>>, kind: &'static str, text: &str) {
+fn end_all(holds: Option<Endings>, kind: &'static str, text: &str) {
     let holds = holds.into_iter().flatten().filter_map(|held| held.upgrade()?.end(kind, text));
     // All are over before the first is released.
-    let holds: Vec<Held> = holds.map(|held| *held).collect();
+    let holds: Vec<Held> = holds.collect();
     release_until(holds, Instant::now() + AT_END);
     FILES.close_idle();
 }
@@ -407,7 +599,7 @@ pub(crate) unsafe extern "C" fn end_holds(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-fn in_capsule(capsule: &Object) -> Result<Arc<PythonHeld>> {
+pub(super) fn in_capsule(capsule: &Object) -> Result<Arc<PythonHeld>> {
     // SAFETY: the capsule has a reference, and this makes another.
     unsafe {
         let held = (py().PyCapsule_GetPointer)(capsule.as_raw(), HELD.as_ptr());
@@ -434,7 +626,7 @@ fn with_held(
 }
 
 /// Answers None, or why it is over: the kind and the text.
-fn over(context: &Context, over: Option<(&'static str, String)>) -> Result<Object> {
+pub(super) fn over(context: &Context, over: Option<(&'static str, String)>) -> Result<Object> {
     match over {
         Some((kind, text)) => tuple(vec![string(kind)?, string(&text)?]),
         None => context.names.none(),
@@ -450,7 +642,7 @@ pub(crate) unsafe extern "C" fn check(shared: Raw, arguments: Raw) -> Raw {
 pub(crate) unsafe extern "C" fn state(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| {
         let (trusted, expires_at_ms, trouble) = match &*held.state() {
-            State::Held(held) => (held.trusted_for(), held.expires_at_ms(), held.trouble()),
+            State::Held(held, _) => (held.trusted_for(), held.expires_at_ms(), held.trouble()),
             _ => (Duration::ZERO, 0, None),
         };
         let trouble = over(context, trouble.as_ref().map(of_loss))?;
@@ -461,7 +653,7 @@ pub(crate) unsafe extern "C" fn state(shared: Raw, arguments: Raw) -> Raw {
 pub(crate) unsafe extern "C" fn progress(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| {
         if held.process == std::process::id()
-            && let State::Held(held) = &*held.state()
+            && let State::Held(held, _) = &*held.state()
         {
             let _ = held.progress();
         }
@@ -469,17 +661,18 @@ pub(crate) unsafe extern "C" fn progress(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-/// Releases it. Answers None, or why its row could not be released: the file is locked. Then the
-/// keeper goes on trying.
+/// Releases it. Answers whether it was still held, or why its row could not be released: the file
+/// is locked. Then the keeper goes on trying.
 pub(crate) unsafe extern "C" fn release(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| {
+        let Some(held) = held.end("Released", "it was released") else { return integer(0) };
         let mut answer = Ok(());
-        if let Some(held) = held.end("Released", "it was released") {
-            without_gil(|| answer = held.release_within(RELEASE));
+        without_gil(|| answer = held.release_within(RELEASE));
+        match answer {
+            Err(lost) if lost.reason.may_pass() => over(context, Some(of_loss(&lost.reason))),
+            // A lease that was lost is left alone.
+            answer => integer(i64::from(answer.is_ok())),
         }
-        // A lease that was lost is left alone.
-        let blocked = answer.err().filter(|lost| lost.reason.may_pass());
-        over(context, blocked.map(|lost| of_loss(&lost.reason)))
     })
 }
 
@@ -492,7 +685,7 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
             return over(context, Some(reason));
         }
         // From here on the requester may trust it.
-        let State::Held(moving) = std::mem::replace(&mut *held.state(), State::Moving) else {
+        let State::Held(moving, _) = std::mem::replace(&mut *held.state(), State::Moving) else {
             return over(context, Some(handed_over()));
         };
         let mut answer = None;
@@ -504,7 +697,7 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
                 lease_tuple(&lease)
             }
             Some(Err((back, error))) => {
-                *held.state() = State::Held(Box::new(back));
+                *held.state() = State::Held(Box::new(back), None);
                 let reason = match error {
                     HoldError::NotRequested => ("NotRequested", String::new()),
                     HoldError::Lost(lost) => of_loss(&lost.reason),
@@ -521,7 +714,7 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
 pub(crate) unsafe extern "C" fn requested(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| {
         let request = match &*held.state() {
-            State::Held(held) => held.request(),
+            State::Held(held, _) => held.request(),
             _ => None,
         };
         match request {
@@ -547,19 +740,22 @@ fn interrupted() -> FileError {
 }
 
 /// Returns what Python raises for an error of a hold.
-fn failed(error: HoldError<FileError>) -> Failed {
+pub(super) fn failed(error: HoldError<FileError>) -> Failed {
     match error {
         HoldError::Lease(FileError::Verb(Error::Sqlite(failure))) => {
             Failed::Kind("OperationalError", failure.message)
         }
         HoldError::Lease(FileError::Verb(error)) => Failed::Store(error),
         HoldError::TtlTooShort(_) => Failed::Kind("InvalidTtl", error.to_string()),
+        HoldError::Lease(FileError::InvalidShards(what)) => {
+            Failed::Kind("InvalidShards", what.into())
+        }
         error => Failed::Kind("LiteleaseError", error.to_string()),
     }
 }
 
 /// Returns a loss as Python names it, with its text.
-fn of_loss(loss: &Loss) -> (&'static str, String) {
+pub(super) fn of_loss(loss: &Loss) -> (&'static str, String) {
     let kind = match loss {
         Loss::Superseded { .. } => "Superseded",
         Loss::Expired => "Expired",
@@ -578,20 +774,20 @@ fn of_loss(loss: &Loss) -> (&'static str, String) {
     (kind, loss.to_string())
 }
 
-fn lease_tuple(lease: &Lease) -> Result<Object> {
+pub(super) fn lease_tuple(lease: &Lease) -> Result<Object> {
     tuple(vec![string(&lease.owner)?, integer(lease.token)?, integer(lease.expires_at_ms)?])
 }
 
-fn optional(context: &Context, given: &Object) -> Option<i64> {
+pub(super) fn optional(context: &Context, given: &Object) -> Option<i64> {
     if context.names.is_none(given) { None } else { to_integer(given) }
 }
 
-fn in_duration(ms: i64) -> Duration {
+pub(super) fn in_duration(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
 /// Reads a number of seconds. What is no number counts as none.
-fn seconds(number: &Object) -> Duration {
+pub(super) fn seconds(number: &Object) -> Duration {
     // SAFETY: the object is alive.
     let number = unsafe { (py().PyFloat_AsDouble)(number.as_raw()) };
     api::clear();

@@ -10,10 +10,16 @@ mod holds;
 mod host;
 #[cfg(unix)]
 mod library;
+#[cfg(unix)]
+mod opened;
 mod session;
+#[cfg(unix)]
+mod shards;
 mod turn;
 mod values;
 mod waiting;
+#[cfg(unix)]
+mod worker;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,7 +65,7 @@ pub extern "C" fn litelease_version() -> *const c_char {
 /// # Safety
 /// The GIL must be held. The addresses must be those of the functions that
 /// [`litelease_python_needs`] names, in their order; `classes` must be a tuple of `None`, `str`,
-/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and `TypeError`.
+/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list`, `TypeError` and `ResourceWarning`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn litelease_python_init(
     addresses: *const *const c_void,
@@ -69,8 +75,10 @@ pub unsafe extern "C" fn litelease_python_init(
     // SAFETY: as promised.
     unsafe { api::set_functions(addresses) };
     guarded(|| {
+        let classes = Object::borrowed(classes)?;
+        api::set_resource_warning(classes.item(9)?);
         let context = Context {
-            names: Names::new(&Object::borrowed(classes)?)?,
+            names: Names::new(&classes)?,
             fail: Object::borrowed(fail)?,
             calls: Calls::default(),
         };
@@ -89,8 +97,9 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 23] = [
-    method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
+static METHODS: [Method; 39] = [
+    method(c"session", c"session(opened)\n--\n\nMakes the handle of a session.", session),
+    method(c"opened", c"opened(open)\n--\n\nOpens a connection, and returns how the library reaches it.", opened::opened),
     method(
         c"call",
         c"call(session, is_joined, verb, *values)\n--\n\nCalls a verb, and returns the rows of its answer.",
@@ -122,6 +131,17 @@ static METHODS: [Method; 23] = [
     method(c"find_library", c"find_library(file, open)\n--\n\nFinds the SQLite library of Python's connections.", library::find_library),
     method(c"hold", c"hold(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nHolds a name.", holds::hold),
     method(c"claim_wait", c"claim_wait(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nClaims a name, and waits for it.", holds::claim_wait),
+    method(c"hold_slot", c"hold_slot(path, id, ttl_ms, wait, note, number, stop)\n--\n\nHolds a slot.", holds::hold_slot),
+    method(c"session_open", c"session_open(path, identity, ttl_ms, replaces, number, stop)\n--\n\nOpens a session.", holds::session_open),
+    method(c"session_claim", c"session_claim(session, path, name, stop)\n--\n\nClaims a name in a session.", holds::session_claim),
+    method(c"shards_join", c"shards_join(path, group, count, id, ttl_ms, drain_ms, number, stop)\n--\n\nJoins a group that shares shards.", shards::join),
+    method(c"shards_next", c"shards_next(shards, seconds)\n--\n\nWaits for an event.", shards::next),
+    method(c"shards_held", c"shards_held(shards)\n--\n\nReturns the shards that are held.", shards::held),
+    method(c"shards_check", c"shards_check(shards, shard)\n--\n\nChecks a shard.", shards::check),
+    method(c"shards_checkpoint", c"shards_checkpoint(shards, shard, value)\n--\n\nStores a checkpoint.", shards::checkpoint),
+    method(c"shards_hand_over", c"shards_hand_over(shards, shard)\n--\n\nHands a shard over.", shards::hand_over),
+    method(c"shards_release", c"shards_release(shards, shard)\n--\n\nGives a shard up.", shards::release),
+    method(c"shards_leave", c"shards_leave(shards)\n--\n\nLeaves the group.", shards::leave),
     method(c"closer", c"closer(number)\n--\n\nMakes what ends the holds of a connection when it is freed.", holds::closer),
     method(c"end_holds", c"end_holds(number)\n--\n\nReleases the holds of a connection, or all.", holds::end_holds),
     method(c"held_check", c"held_check(held)\n--\n\nReturns why a hold is over, if it is.", holds::check),
@@ -131,6 +151,10 @@ static METHODS: [Method; 23] = [
     method(c"held_hand_over", c"held_hand_over(held, ttl_ms)\n--\n\nHands a hold over.", holds::hand_over),
     method(c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested),
     method(c"held_wait", c"held_wait(held, seconds)\n--\n\nWaits until a hold is over.", holds::wait_lost),
+    method(c"work", c"work(session, path, queue, visibility_ms, first_ms, longest_ms, once, until_empty, number, stop)\n--\n\nBegins to work on a queue.", worker::work),
+    method(c"work_next", c"work_next(worker)\n--\n\nWaits for the next item.", worker::work_next),
+    method(c"work_end", c"work_end(worker, note)\n--\n\nEnds the work on an item.", worker::work_end),
+    method(c"item_settled", c"item_settled(held, how)\n--\n\nNotes what a handler has done with its item.", worker::item_settled),
     method(c"end_calls", c"end_calls()\n--\n\nWaits for the calls of other threads.", end_calls),
     method(c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew),
 ];
@@ -169,11 +193,13 @@ unsafe fn context(shared: Raw) -> Result<&'static Context> {
     }
 }
 
-unsafe extern "C" fn session(shared: Raw, _: Raw) -> Raw {
+unsafe extern "C" fn session(shared: Raw, arguments: Raw) -> Raw {
     guarded(|| {
         // SAFETY: as promised.
         let context = unsafe { context(shared) }?;
-        let session = Box::into_raw(Box::new(Session::new(&context.names, &context.calls)));
+        let opened = opened::read(context, &Object::borrowed(arguments)?.item(0)?);
+        let session = Session::new(&context.names, &context.calls, opened);
+        let session = Box::into_raw(Box::new(session));
         // SAFETY: the capsule frees the session with its destructor.
         unsafe {
             let made = (py().PyCapsule_New)(session.cast(), SESSION.as_ptr(), Some(free_session));
@@ -206,18 +232,23 @@ unsafe extern "C" fn call(shared: Raw, arguments: Raw) -> Raw {
         let verb = arguments.item(2)?;
         let values = 3..arguments.tuple_len()?;
         let values = values.map(|at| arguments.item(at)).collect::<Result<_>>()?;
-        let handle = owner.attribute(&context.names.handle)?;
-        // SAFETY: the handle keeps the session alive, and the caller's object keeps the handle.
-        let session = unsafe {
-            let session = (py().PyCapsule_GetPointer)(handle.as_raw(), SESSION.as_ptr());
-            session.cast::<Session>().as_ref().ok_or(Raised)?
-        };
+        let session = session_of(context, &owner)?;
         let is_joined = match context.names.is_none(&is_joined) {
             true => None,
             false => Some(is_joined.is_true()?),
         };
         session.call(&context.fail, Call { session: &owner, is_joined, verb: verb.text()?, values })
     })
+}
+
+/// The session of its object, as long as that lives.
+pub(crate) fn session_of<'o>(context: &Context, owner: &'o Object) -> Result<&'o Session> {
+    let handle = owner.attribute(&context.names.handle)?;
+    // SAFETY: the handle keeps the session alive, and the caller's object keeps the handle.
+    unsafe {
+        let session = (py().PyCapsule_GetPointer)(handle.as_raw(), SESSION.as_ptr());
+        session.cast::<Session>().as_ref().ok_or(Raised)
+    }
 }
 
 unsafe extern "C" fn identity(_: Raw, arguments: Raw) -> Raw {

@@ -1,14 +1,20 @@
 //! The session of a connection: its store, and the calls on it, one at a time.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::process;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use litelease_core::Lease;
-use litelease_store::{Error, HostedStore, Misuse, OwnedValue, verb};
+use litelease_store::{Error, HostedStore, Misuse, OwnedValue, Store, verb};
 
-use crate::python::api::{Object, Raised, Result, clear, py, set_exception, string, tuple};
+use crate::python::api::{
+    Object, Raised, Result, clear, py, set_exception, string, tuple, without_gil,
+};
 use crate::python::host::{PythonHost, SharedHost};
+use crate::python::opened::{Opened, OwnStore};
 use crate::python::turn::{Calls, NoTurn, Turn};
 use crate::python::values::Names;
 use crate::python::waiting::Notifier;
@@ -21,11 +27,32 @@ pub(crate) struct Session {
     pid: u32,
     turn: Turn,
     host: Rc<PythonHost>,
-    store: RefCell<Option<HostedStore>>,
+    /// The connection itself, if the library has seen it being opened. It needs no host.
+    opened: Option<Opened>,
+    store: RefCell<Option<SessionStore>>,
     has_autocommit: Cell<Option<bool>>,
     notifier: Notifier,
+    /// A worker's loop runs on the connection.
+    pub(crate) has_worker: Arc<AtomicBool>,
     /// Whether a reference of ours keeps the session alive, because it owes something.
     is_kept: Cell<bool>,
+}
+
+/// The store of a session, by how it reaches the connection.
+enum SessionStore {
+    Hosted(HostedStore),
+    Own(OwnStore),
+}
+
+impl Deref for SessionStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        match self {
+            SessionStore::Hosted(hosted) => hosted,
+            SessionStore::Own(own) => &own.store,
+        }
+    }
 }
 
 /// A call, as Python makes it.
@@ -58,6 +85,12 @@ const FORKED: &str = "this process was forked since the connection was opened, a
                       parent: open a new one in the child";
 const REENTERED: &str = "another call on this connection is running in this very thread, so this one comes from a signal \
                          handler or a callback: give it a connection of its own";
+/// The verbs after which no `finish` block is open.
+const ENDS_OF_BLOCKS: [&str; 3] = ["end_finish", "undo_finish", "tidy"];
+const BLOCKED: &str = "database is locked: another thread has a finish() block open on this connection; give each \
+                       thread a connection of its own";
+const NESTED: &str = "finish() begins a transaction of its own: commit yours first, or call ack() in it and roll back if \
+                      that is falsy";
 const ENDING: &str = "the interpreter is shutting down";
 const NOT_IN_TRANSACTION: &str = "no transaction is open, so this would be stored by itself: it was not begun, or SQLite \
                                   has ended it after an error; begin it again";
@@ -66,8 +99,13 @@ const AUTOCOMMIT_OFF: &str = "this connection was opened with autocommit=False, 
                               Litelease(conn).joining() and commit yourself";
 
 impl Session {
-    pub(crate) fn new(names: &'static Names, calls: &'static Calls) -> Self {
+    pub(crate) fn new(
+        names: &'static Names,
+        calls: &'static Calls,
+        opened: Option<Opened>,
+    ) -> Self {
         Session {
+            opened,
             names,
             calls,
             pid: process::id(),
@@ -76,6 +114,7 @@ impl Session {
             store: RefCell::new(None),
             has_autocommit: Cell::new(None),
             notifier: Notifier::default(),
+            has_worker: Arc::default(),
             is_kept: Cell::new(false),
         }
     }
@@ -102,17 +141,35 @@ impl Session {
             "load" | "file" => Vec::new(),
             _ => self.values(call)?,
         };
-        let taken = self.turn.take(self.calls).map_err(|reason| match reason {
+        let ends_block = ENDS_OF_BLOCKS.contains(&call.verb);
+        let taken = self.turn.take(self.calls, ends_block).map_err(|reason| match reason {
+            NoTurn::Blocked => Failed::Kind("OperationalError", BLOCKED.into()),
             NoTurn::Reentered => Failed::Kind("LiteleaseError", REENTERED.into()),
             NoTurn::Ending => Failed::Kind("LiteleaseError", ENDING.into()),
             NoTurn::Raised => Failed::Raised,
         })?;
         let connection = call.session.attribute(&self.names.conn)?;
-        let cursor = self.cursor(call.session, &connection)?;
-        self.host.begin(Object::borrowed(connection.as_raw())?, cursor)?;
+        if call.verb == "forget" {
+            // The connection is about to close.
+            drop(self.store.take());
+            return Ok((self.names.none().map_err(Failed::from), Vec::new()));
+        }
+        if self.opened.is_some() {
+            // One that was closed raises here.
+            drop(connection.attribute(&self.names.in_transaction)?);
+            self.make_store()?;
+        }
+        let is_hosted = matches!(&*self.store.borrow(), None | Some(SessionStore::Hosted(_)));
+        if is_hosted {
+            let cursor = self.cursor(call.session, &connection)?;
+            self.host.begin(Object::borrowed(connection.as_raw())?, cursor)?;
+        }
         let done = self.work(call, &connection, &values);
-        let raised = self.host.end();
+        let raised = if is_hosted { self.host.end() } else { Vec::new() };
         self.keep_while_owing(call.session);
+        if ends_block || call.verb == "begin_finish" {
+            taken.set_block(self.store.borrow().as_ref().is_some_and(|store| store.has_begun()));
+        }
         drop(taken);
         Ok((done, raised))
     }
@@ -126,17 +183,37 @@ impl Session {
         let mut store = self.store.borrow_mut();
         if store.is_none() {
             let host = Box::new(SharedHost(Rc::clone(&self.host)));
-            *store = Some(HostedStore::new(host).map_err(|failure| Failed::Store(failure.into()))?);
+            let hosted = HostedStore::new(host).map_err(|failure| Failed::Store(failure.into()))?;
+            *store = Some(SessionStore::Hosted(hosted));
         }
         let Some(store) = &*store else { return Err(Failed::Raised) };
         self.check_boundary(connection, call.is_joined)?;
         match call.verb {
-            "file" => Ok(string(store.file())?),
-            "load" => self.load(connection, &call.values),
+            "file" => Ok(string(&file_of(store))?),
+            "load" => match store {
+                SessionStore::Hosted(_) => self.load(connection, &call.values),
+                SessionStore::Own(own) => match own.load() {
+                    Ok(()) => Ok(string("there")?),
+                    Err(text) => Err(Failed::Kind("OperationalError", text)),
+                },
+            },
+            "begin_finish" if store.is_in_transaction() => {
+                Err(Failed::Kind("LiteleaseError", NESTED.into()))
+            }
             name => {
                 let verb = verb(name).ok_or_else(|| misuse(format!("there is no verb {name}")))?;
-                let called = verb.call(store, values);
-                store.restore_rowid();
+                let called = match store {
+                    SessionStore::Hosted(hosted) => {
+                        let called = verb.call(store, values);
+                        hosted.restore_rowid();
+                        called
+                    }
+                    SessionStore::Own(own) => {
+                        let mut called = Ok(Vec::new());
+                        without_gil(|| called = verb.call(&own.store, values));
+                        called
+                    }
+                };
                 match called {
                     Ok(rows) => {
                         self.notify(store, verb.frees && !is_no(&rows));
@@ -157,15 +234,25 @@ impl Session {
         }
     }
 
+    /// Makes the store of a connection that the library has seen being opened, which is open.
+    fn make_store(&self) -> std::result::Result<(), Failed> {
+        let mut store = self.store.borrow_mut();
+        if let (None, Some(opened)) = (&*store, self.opened) {
+            // SAFETY: it is open: the GIL is held since it was asked.
+            let own = unsafe { OwnStore::new(opened) }.map_err(Failed::Store)?;
+            *store = own.map(SessionStore::Own);
+        }
+        Ok(())
+    }
+
     /// Wakes waiters of the file once what was freed is committed. A commit of the caller's is seen
     /// by the next verb; until then waiters notice the write to the file.
-    fn notify(&self, store: &HostedStore, has_freed: bool) {
+    fn notify(&self, store: &SessionStore, has_freed: bool) {
         if has_freed {
             self.notifier.freed();
         }
         if self.notifier.owes() && !store.is_in_transaction() {
-            let file = store.file();
-            self.notifier.committed(|| (!file.is_empty()).then(|| file.to_owned()));
+            self.notifier.committed(|| Some(file_of(store)).filter(|file| !file.is_empty()));
         }
     }
 
@@ -281,7 +368,7 @@ impl Session {
 
     /// Keeps the session alive while it owes something: nobody else would know of it.
     fn keep_while_owing(&self, session: &Object) {
-        let owes = self.store.borrow().as_ref().is_some_and(HostedStore::owes);
+        let owes = self.store.borrow().as_ref().is_some_and(|store| !store.is_settled());
         if owes == self.is_kept.replace(owes) {
             return;
         }
@@ -292,6 +379,14 @@ impl Session {
                 false => (py().Py_DecRef)(session.as_raw()),
             }
         }
+    }
+}
+
+/// The path of the main database; empty for one in memory.
+fn file_of(store: &SessionStore) -> String {
+    match store {
+        SessionStore::Hosted(hosted) => hosted.file().to_owned(),
+        SessionStore::Own(own) => own.store.file().unwrap_or_default(),
     }
 }
 
@@ -318,6 +413,13 @@ pub(crate) fn raise(
             .map(|(_, exception)| Object::borrowed(exception.as_raw())),
         _ => None,
     };
+    let (kind, code) = match &failed {
+        // No exception of `sqlite3`'s is behind it.
+        Failed::Store(Error::Sqlite(failure)) if cause.is_none() => {
+            (exception_of(failure.code), failure.code)
+        }
+        _ => (kind, 0),
+    };
     let lease = match lease {
         Some(Lease { name, owner, token, expires_at_ms }) => tuple(vec![
             string(name)?,
@@ -328,7 +430,21 @@ pub(crate) fn raise(
         None => names.none()?,
     };
     let cause = cause.unwrap_or_else(|| names.none())?;
-    fail.call(vec![string(kind)?, string(&text)?, cause, lease])
+    let code = crate::python::api::integer(code.into())?;
+    fail.call(vec![string(kind)?, string(&text)?, cause, lease, code])
+}
+
+/// The class of `sqlite3`'s exceptions for an error of SQLite's.
+fn exception_of(code: i32) -> &'static str {
+    match code & 0xff {
+        1 | 3..=6 | 8..=10 | 13..=17 => "OperationalError",
+        2 | 12 => "InternalError",
+        7 => "MemoryError",
+        18 => "DataError",
+        19 | 20 => "IntegrityError",
+        21 => "ProgrammingError",
+        _ => "DatabaseError",
+    }
 }
 
 /// Checks whether an answer says that nothing was done.

@@ -11,6 +11,10 @@ use crate::python::api::{Raised, check_signals, without_gil};
 /// How often a waiting thread lets Python handle signals.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How long a thread waits for the `finish` block of another one: as long as Python's connections
+/// wait for a lock.
+const BLOCK_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How long an interpreter that ends waits for the calls of other threads. When it is gone, a
 /// thread that comes back to it is ended on the spot, which this library would not survive.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -36,6 +40,9 @@ pub(crate) struct Turn {
 struct State {
     holder: Option<ThreadId>,
     waiting: VecDeque<ThreadId>,
+    /// The thread whose `finish` block is open. What another thread did meanwhile would be part of
+    /// its transaction.
+    block: Option<ThreadId>,
 }
 
 /// A turn that was taken. It is given back when this is dropped.
@@ -55,14 +62,22 @@ pub(crate) enum NoTurn {
     Ending,
     /// A signal handler has raised.
     Raised,
+    /// Another thread has a `finish` block open.
+    Blocked,
 }
 
 impl Turn {
-    /// Waits for the turn, without the GIL.
-    pub(crate) fn take<'t>(&'t self, calls: &'t Calls) -> Result<Taken<'t>, NoTurn> {
+    /// Waits for the turn, without the GIL. A call that ends a `finish` block may come from any
+    /// thread.
+    pub(crate) fn take<'t>(
+        &'t self,
+        calls: &'t Calls,
+        ends_block: bool,
+    ) -> Result<Taken<'t>, NoTurn> {
         let me = thread::current().id();
         let counted = calls.count();
-        let mut waiter = Waiter { turn: self, me, is_waiting: false };
+        let mut waiter = Waiter { turn: self, me, ends_block, is_waiting: false };
+        let mut blocked_since = None;
         loop {
             if calls.are_ending() {
                 return Err(NoTurn::Ending);
@@ -72,10 +87,14 @@ impl Turn {
             }
             without_gil(|| {
                 let state = self.state();
-                if !state.is_free_for(me) {
+                blocked_since = state.block.map(|_| blocked_since.unwrap_or_else(Instant::now));
+                if !state.is_free_for(me, ends_block) {
                     drop(self.changed.wait_timeout(state, LOOK));
                 }
             });
+            if blocked_since.is_some_and(|since| since.elapsed() >= BLOCK_PATIENCE) {
+                return Err(NoTurn::Blocked);
+            }
             check_signals().map_err(|Raised| NoTurn::Raised)?;
         }
     }
@@ -89,6 +108,7 @@ impl Turn {
 struct Waiter<'t> {
     turn: &'t Turn,
     me: ThreadId,
+    ends_block: bool,
     is_waiting: bool,
 }
 
@@ -98,7 +118,7 @@ impl Waiter<'_> {
         if state.holder == Some(self.me) {
             return Err(NoTurn::Reentered);
         }
-        if state.is_free_for(self.me) {
+        if state.is_free_for(self.me, self.ends_block) {
             state.holder = Some(self.me);
             return Ok(true);
         }
@@ -120,9 +140,18 @@ impl Drop for Waiter<'_> {
 }
 
 impl State {
-    fn is_free_for(&self, thread: ThreadId) -> bool {
+    fn is_free_for(&self, thread: ThreadId, ends_block: bool) -> bool {
         let is_next = self.waiting.front().is_none_or(|first| *first == thread);
-        self.holder.is_none() && is_next
+        // Those who wait for a block to end must not keep it from ending.
+        let may_go = self.block.map_or(is_next, |owner| ends_block || owner == thread);
+        self.holder.is_none() && may_go
+    }
+}
+
+impl Taken<'_> {
+    /// Records whether a `finish` block is open now, begun by this thread.
+    pub(crate) fn set_block(&self, is_open: bool) {
+        self.turn.state().block = is_open.then(|| thread::current().id());
     }
 }
 

@@ -1,6 +1,7 @@
 //! Asking for a name on a connection of our own, for callers in other languages: their connection
 //! may be in the middle of a statement, and they may want to wait no longer.
 
+use std::borrow::Borrow;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use litelease_store::{Error, Failure, code};
 
 use super::{
     Asks, DatabaseFile, FileConnection, FileError, FileLeases, FilePlace, More, OwnConnection,
-    is_busy,
+    SlotWish, is_busy, slots,
 };
 use crate::{Clock, Held, HoldError, SystemClock, Wish, acquire, hold};
 
@@ -36,8 +37,16 @@ impl<'c> Aside<'c> {
         more: More<'_>,
     ) -> Result<Held, HoldError<FileError>> {
         let mut place = self.place(more).map_err(HoldError::Lease)?;
+        self.patiently(|| hold(&mut place, wish, ttl, wait))
+    }
+
+    /// Tries again for some time while the file is locked.
+    pub(super) fn patiently<T>(
+        &self,
+        attempt: impl FnMut() -> Result<T, HoldError<FileError>>,
+    ) -> Result<T, HoldError<FileError>> {
         let may_pass = |error: &HoldError<FileError>| matches!(error, HoldError::Lease(error) if self.may_pass(error));
-        self.retrying(may_pass, || hold(&mut place, wish, ttl, wait))
+        self.retrying(may_pass, attempt)
     }
 
     /// Claims a name, and waits for it, as [`acquire`] does.
@@ -52,10 +61,26 @@ impl<'c> Aside<'c> {
         Ok(acquired.map(|acquired| acquired.granted.lease))
     }
 
+    /// Borrows a slot and keeps it alive, as [`FileLeases::hold_slot`] does.
+    pub fn hold_slot(
+        &self,
+        wish: &SlotWish<'_>,
+    ) -> Result<Option<(Held, i64)>, HoldError<FileError>> {
+        slots::hold_slot(self.own().map_err(HoldError::Lease)?, wish, self.patience)
+    }
+
+    /// Opens a connection of our own that waits this long for another one's lock at a time.
+    pub fn open(&self, step: Duration) -> Result<OwnConnection<FileConnection>, FileError> {
+        let open = || OwnConnection::open(self.file, step).map_err(FileError::Verb);
+        self.retrying(|error| self.may_pass(error), open).map_err(cannot_open)
+    }
+
     fn place<'m>(&self, more: More<'m>) -> Result<FilePlace<'m, Own<'c>>, FileError> {
-        let open = || OwnConnection::open(self.file, STEP).map_err(FileError::Verb);
-        let own = self.retrying(|error| self.may_pass(error), open).map_err(cannot_open)?;
-        FilePlace::new(Own { own, go_on: self.go_on }, more)
+        FilePlace::new(self.own()?, more)
+    }
+
+    fn own(&self) -> Result<Own<'c>, FileError> {
+        Ok(Own { own: self.open(STEP)?, go_on: self.go_on })
     }
 
     fn may_pass(&self, error: &FileError) -> bool {
@@ -80,18 +105,20 @@ impl<'c> Aside<'c> {
     }
 }
 
-/// The connection that a place asks on.
-struct Own<'c> {
-    own: OwnConnection<FileConnection>,
-    go_on: &'c dyn Fn() -> Result<(), FileError>,
+/// A connection of our own that a caller in another language asks on.
+pub struct Own<'c, C = OwnConnection<FileConnection>> {
+    /// The connection.
+    pub own: C,
+    /// Fails if the caller wants to wait no longer.
+    pub go_on: &'c dyn Fn() -> Result<(), FileError>,
 }
 
-impl Asks for Own<'_> {
+impl<C: Borrow<OwnConnection<FileConnection>>> Asks for Own<'_, C> {
     fn with<T>(
         &self,
         work: impl FnOnce(FileLeases<'_>) -> Result<T, FileError>,
     ) -> Result<T, FileError> {
-        self.own.with(|own: &FileConnection| work(own.leases()))
+        self.own.borrow().with(|own: &FileConnection| work(own.leases()))
     }
 
     fn go_on(&self) -> Result<(), FileError> {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use litelease_sys::at_fork;
 
 use super::connection::close_all;
-use super::{FILES, sql};
+use super::{FILES, session, sql};
 use crate::process_keeper::KeeperLock;
 
 /// How long a fork waits for connections that are in use. A disk that does not answer must not keep
@@ -66,7 +66,9 @@ extern "C" fn before() {
     let keeper = FILES.lock();
     let (connections, are_closed) = close_all(Instant::now() + PATIENCE);
     let store = litelease_store::lock_process();
-    let locks: Vec<Box<dyn Any>> = vec![Box::new(store), Box::new(connections), Box::new(known)];
+    let open = session::lock_open();
+    let locks: Vec<Box<dyn Any>> =
+        vec![Box::new(open), Box::new(store), Box::new(connections), Box::new(known)];
     // A thread that is about to end has no such storage any more. Then nothing stays locked.
     let _ =
         FORKING.try_with(|own| own.replace(Some(Forking { keeper, are_closed, _locks: locks })));

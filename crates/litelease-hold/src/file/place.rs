@@ -19,7 +19,7 @@ const LOCKED_PAUSE_MS: i64 = 10;
 
 /// A file as a place, for one hold or one wait.
 pub struct FilePlace<'l, A> {
-    asks: A,
+    pub(super) asks: A,
     /// The file.
     pub file: DatabaseFile,
     /// Values and limits that are stored in the commit of a claim.

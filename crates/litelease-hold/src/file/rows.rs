@@ -44,7 +44,7 @@ pub enum GrantKind {
     /// Slots: the name is the pool, and the secret is the id of the lease.
     Slots,
     /// Deliveries: the name is the queue, the secret the receipt, and the ttl the visibility. Their
-    /// worker ends them itself.
+    /// worker settles them; one that is released all the same is given back.
     Deliveries,
 }
 
@@ -230,7 +230,15 @@ impl GrantKind {
                 true => Ok(()),
                 false => Err(Loss::Expired),
             },
-            GrantKind::Deliveries => Ok(()),
+            GrantKind::Deliveries => {
+                match db.store.give_back(secret, 0, Some("the worker ended"), When::Now)? {
+                    true => {
+                        db.freed();
+                        Ok(())
+                    }
+                    false => Err(Loss::Expired),
+                }
+            }
         })
     }
 

@@ -77,7 +77,7 @@ const LINES: &[&str] = &[
     "renew report --token 1 --ttl 20m",
     "renew report",
     "claim report > /dev/full",
-    "transfer report --token 1 --to worker-b --ttl 10m",
+    "lease transfer report --token 1 --to worker-b --ttl 10m",
     "renew report --token 1",
     "break report",
     "break report --yes",
@@ -144,14 +144,14 @@ fn what_works_on_a_file_only_says_so_and_names_the_flag() {
             ("run --slots 2 x -- true", "--slots"),
             ("run --value x x -- true", "--value"),
             ("write -- true", "--db"),
-            ("writer", "--db"),
+            ("write --status", "--db"),
             ("queue send q x", "--db"),
             ("work q -- true", "--db"),
-            ("shards x", "--db"),
-            ("ensure x --owner a", "--db"),
-            ("progress x --token 1", "--db"),
-            ("request x", "--db"),
-            ("take-over x --owner a --yes", "--db"),
+            ("status --shards x", "--db"),
+            ("lease ensure x --owner a", "--db"),
+            ("lease progress x --token 1", "--db"),
+            ("lease request x", "--db"),
+            ("lease take-over x --owner a --yes", "--db"),
             ("move --to etcd://127.0.0.1:1", "--db"),
         ] {
             let words: Vec<&str> = line.split(' ').collect();
@@ -269,14 +269,14 @@ fn a_server_that_refuses_is_named_with_what_to_change() {
             &format!(": [::1]:{port}: "),
         ),
         (standby.url("leases"), "status", 69, "this is a standby, and takes no writes"),
-        (url.clone(), "guard \"a x", 69, "write the table as in SQL"),
-        (url.clone(), "unguard \"a", 69, "write the table as in SQL"),
-        (url.clone(), "guard none x", 69, "there is no such table"),
+        (url.clone(), "guard add \"a x", 69, "write the table as in SQL"),
+        (url.clone(), "guard remove \"a", 69, "write the table as in SQL"),
+        (url.clone(), "guard add none x", 69, "there is no such table"),
         (app.clone(), "claim y --owner a", 0, "1"),
-        (app.clone(), "guards", 69, "permission denied for view guards"),
+        (app.clone(), "guard list", 69, "permission denied for view guards"),
         // It has all the rights that leases need.
         (app.clone(), "doctor", 0, "permission denied for view guards"),
-        (app.replace("leases", "own"), "guard t x", 69, "permission denied for table t"),
+        (app.replace("leases", "own"), "guard add t x", 69, "permission denied for table t"),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         let (ended, out, errors) = ask(&desk, &url, &words);
@@ -285,7 +285,7 @@ fn a_server_that_refuses_is_named_with_what_to_change() {
         assert!(!said.contains("geheim"), "{said}");
     }
     server.sql("GRANT TRIGGER ON t TO app");
-    let (_, _, errors) = ask(&desk, &app.replace("leases", "own"), &["guard", "t", "x"]);
+    let (_, _, errors) = ask(&desk, &app.replace("leases", "own"), &["guard", "add", "t", "x"]);
     assert!(errors.contains("must be owner of table t") && errors.contains("owns it"), "{errors}");
 }
 
@@ -460,7 +460,7 @@ fn watch_shows_every_change_of_hands_on_an_engine() {
         let watch = Run { child: watch.stdout(file).spawn().unwrap() };
         let seen = |line: &str| eventually(line, || desk.peek("seen").contains(line));
         seen("granted x token 1 a\n");
-        assert_eq!(ask(&desk, url, &["transfer", "x", "--token", "1", "--to", "b"]).0, 0);
+        assert_eq!(ask(&desk, url, &["lease", "transfer", "x", "--token", "1", "--to", "b"]).0, 0);
         seen("granted x token 2 b\n");
         assert_eq!(ask(&desk, url, &["break", "x", "--yes"]).0, 0);
         seen("broken x token 3\n");

@@ -962,18 +962,18 @@ fn the_command_guards_tables_in_postgres_and_refuses_on_etcd() {
     let url = server.url("commanded");
     for (words, code, out) in [
         (
-            "guard shell.orders order-writer --column lease_token",
+            "guard add shell.orders order-writer --column lease_token",
             0,
             "shell.orders is guarded by order-writer\n",
         ),
         (
-            "guard shell.orders order-writer --column lease_token",
+            "guard add shell.orders order-writer --column lease_token",
             0,
             "shell.orders is guarded by order-writer\n",
         ),
         ("claim order-writer --owner a", 0, "1\n"),
-        ("guards", 0, "shell.orders  order-writer  column lease_token  no      intact\n"),
-        ("guards --json", 0, "\"state\":\"intact\""),
+        ("guard list", 0, "shell.orders  order-writer  column lease_token  no      intact\n"),
+        ("guard list --json", 0, "\"state\":\"intact\""),
     ] {
         let (ended, told, error) = ask(&url, words);
         assert!((ended, told.contains(out)) == (code, true), "{words}: {ended} {told} {error}");
@@ -981,17 +981,17 @@ fn the_command_guards_tables_in_postgres_and_refuses_on_etcd() {
     server.sql("INSERT INTO shell.orders VALUES (1, 1)");
     assert!(server.query("INSERT INTO shell.orders VALUES (1, 2)").is_none());
     server.sql("ALTER TABLE shell.orders DISABLE TRIGGER ALL");
-    let (code, told, _) = ask(&url, "guards");
+    let (code, told, _) = ask(&url, "guard list");
     assert!(code == 1 && told.contains("missing"), "{code} {told}");
     let (_, told, error) = ask(&url, "doctor");
     assert!(told.contains("shell.orders was guarded by \"order-writer\""), "{told} {error}");
-    let (code, told, _) = ask(&url, "unguard shell.orders");
+    let (code, told, _) = ask(&url, "guard remove shell.orders");
     assert_eq!((code, told.as_str()), (0, "shell.orders: 1 removed\n"));
-    let (code, ..) = ask(&url, "unguard shell.orders");
+    let (code, ..) = ask(&url, "guard remove shell.orders");
     assert_eq!(code, 1);
-    let (code, _, error) = ask(&url, "guard shell.none order-writer");
+    let (code, _, error) = ask(&url, "guard add shell.none order-writer");
     assert!(code == 69 && error.contains("the table \"shell.none\" cannot be guarded"), "{error}");
-    for words in ["guard orders order-writer", "unguard orders", "guards"] {
+    for words in ["guard add orders order-writer", "guard remove orders", "guard list"] {
         let (code, _, error) = ask("etcd://127.0.0.1:1", words);
         let reason = "guarded tables need SQLite or PostgreSQL; use a Gate";
         assert!(code == 69 && error.contains(reason), "{words}: {code} {error}");

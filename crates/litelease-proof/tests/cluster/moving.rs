@@ -193,7 +193,7 @@ fn what_cannot_be_moved_is_refused_with_what_to_do_and_nothing_is_changed() {
     // Its guard would accept the last holder in the file for ever, and refuse the next one.
     db.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)").unwrap();
     db.guard("orders", "x", &litelease::Guard::by_connection()).unwrap();
-    refused(&[], "litelease unguard orders");
+    refused(&[], "litelease guard remove orders");
     db.unguard("orders", None).unwrap();
     // It may also come while the file is about to be retired.
     let above = etcd.url("guarded-late");
@@ -203,7 +203,7 @@ fn what_cannot_be_moved_is_refused_with_what_to_do_and_nothing_is_changed() {
     db.guard("orders", "x", &litelease::Guard::by_connection()).unwrap();
     db.conn().execute_batch("COMMIT").unwrap();
     let (code, errors) = run.end();
-    assert!(code == 69 && errors.contains("litelease unguard orders"), "{code}: {errors}");
+    assert!(code == 69 && errors.contains("litelease guard remove orders"), "{code}: {errors}");
     assert_eq!(db.retirement().unwrap(), None);
     db.unguard("orders", None).unwrap();
 

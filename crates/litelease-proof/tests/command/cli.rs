@@ -109,7 +109,7 @@ fn a_script_claims_renews_transfers_and_releases_exactly_its_grant() {
         assert_eq!(code, 1, "{answer}");
         assert_eq!(answer["current"]["token"], 1);
     }
-    assert_eq!(json(&desk, &["transfer", "x", "--token", "1", "--to", "b"]).1["token"], 2);
+    assert_eq!(json(&desk, &["lease", "transfer", "x", "--token", "1", "--to", "b"]).1["token"], 2);
     assert_eq!(json(&desk, &["release", "x", "--token", "1"]).0, 1, "superseded");
     assert_eq!(json(&desk, &["release", "x", "--token", "2"]).1["released"], "x");
     let (_, lease) = json(&desk, &["claim", "x", "--owner", "c", "--above", "40"]);
@@ -119,7 +119,8 @@ fn a_script_claims_renews_transfers_and_releases_exactly_its_grant() {
 #[test]
 fn a_script_ensures_its_lease_as_often_as_it_likes() {
     let desk = Desk::new();
-    let ensure = |owner, ttl| json(&desk, &["ensure", "x", "--owner", owner, "--ttl", ttl]);
+    let ensure =
+        |owner, ttl| json(&desk, &["lease", "ensure", "x", "--owner", owner, "--ttl", ttl]);
     let (code, first) = ensure("a", "10s");
     assert_eq!((code, &first["token"], &first["owner"]), (0, &1.into(), &"a".into()));
     let (code, again) = ensure("a", "10m");
@@ -132,14 +133,14 @@ fn a_script_ensures_its_lease_as_often_as_it_likes() {
     assert_eq!(json(&desk, &["release", "x", "--token", "1"]).0, 0);
     assert_eq!(ensure("b", "1s").1["token"], 2);
     // An owner text that is another one each time would make it a claim.
-    assert_eq!(told(&desk.run(&["ensure", "x"])).0, 64);
-    assert_eq!(told(&desk.run(&["ensure", "x", "--owner", ""])).0, 64);
+    assert_eq!(told(&desk.run(&["lease", "ensure", "x"])).0, 64);
+    assert_eq!(told(&desk.run(&["lease", "ensure", "x", "--owner", ""])).0, 64);
 }
 
 #[test]
 fn inside_run_the_grant_of_that_run_is_meant_and_never_a_strangers() {
     // Each name and each file counts from 1, so the token alone named strangers' grants, too.
-    for verb in ["release", "renew --ttl 1s", "transfer --to me"] {
+    for verb in ["release", "renew --ttl 1s", "lease transfer --to me"] {
         let desk = Desk::new();
         let other = Litelease::open(desk.folder.path().join("other.db")).unwrap();
         other.bootstrap().unwrap();
@@ -153,7 +154,7 @@ fn inside_run_the_grant_of_that_run_is_meant_and_never_a_strangers() {
              litelease {verb} --db other.db a; echo code $?
              litelease run c -- litelease {verb} a; echo code $?
              litelease {verb} a; echo code $?
-             litelease transfer --to heir a; litelease {verb} a; echo code $?"
+             litelease lease transfer --to heir a; litelease {verb} a; echo code $?"
         );
         let (_, said, errors) = told(&desk.run(&["run", "a", "--", "sh", "-c", &script]));
         for (db, name) in &strangers {
@@ -175,7 +176,7 @@ fn the_owner_text_of_a_run_is_no_owner_of_another_lease() {
     let desk = Desk::new();
     let script = "litelease claim b --owner \"$LITELEASE_OWNER\" --ttl 1h; echo code $?
                   token=$(litelease claim c --owner me --ttl 1h)
-                  litelease transfer c --token $token --to \"$LITELEASE_OWNER\" --ttl 1h; echo code $?";
+                  litelease lease transfer c --token $token --to \"$LITELEASE_OWNER\" --ttl 1h; echo code $?";
     let (code, said, errors) = told(&desk.run(&["run", "a", "--", "sh", "-c", script]));
     assert_eq!((code, said.as_str()), (0, "code 64\ncode 64\n"), "{errors}");
     assert_eq!(errors.matches("are made by hold and run; choose another").count(), 2, "{errors}");
@@ -383,7 +384,7 @@ fn a_name_that_was_never_claimed_is_told_apart_from_one_like_it() {
         (&["break", "nigthly", "--yes"], 1),
         (&["renew", "nigthly", "--token", "1"], 1),
         (&["release", "nigthly", "--token", "1"], 1),
-        (&["transfer", "nigthly", "--token", "1", "--to", "b"], 1),
+        (&["lease", "transfer", "nigthly", "--token", "1", "--to", "b"], 1),
     ];
     for (words, expected) in cases {
         let (code, said, _) = told(&desk.run(words));
@@ -664,9 +665,9 @@ fn the_doctor_counts_what_is_left_of_ended_grants_and_names_damaged_and_foreign_
 fn shards_shows_who_has_what_who_asks_for_it_and_how_far_it_is() {
     let desk = Desk::new();
     let db = desk.db();
-    let (code, _, errors) = told(&desk.run(&["shards", "orders"]));
+    let (code, _, errors) = told(&desk.run(&["status", "--shards", "orders"]));
     assert!(code == 64 && errors.contains("no such group"), "{errors}");
-    assert_eq!(told(&desk.run(&["shards", "orders/shard/0"])).0, 64);
+    assert_eq!(told(&desk.run(&["status", "--shards", "orders/shard/0"])).0, 64);
     for (member, owner) in [("a", "one"), ("b", "two")] {
         let name = format!("orders/member/{member}");
         let lease = acquired(db.claim(&name, owner, LONG));
@@ -675,7 +676,7 @@ fn shards_shows_who_has_what_who_asks_for_it_and_how_far_it_is() {
     let lease = acquired(db.claim("orders/shard/1", "one", LONG));
     let _ = db.checkpoint(("orders/shard/1", lease.token), "page 17").unwrap();
     let _ = db.request("orders/shard/1", "two", LONG).unwrap();
-    let (code, answer) = json(&desk, &["shards", "orders"]);
+    let (code, answer) = json(&desk, &["status", "--shards", "orders"]);
     assert_eq!((code, &answer["members"][0]["shards"]), (0, &json!(1)));
     assert_eq!(answer["members"][1]["id"], "b");
     let shard = &answer["shards"][1];
@@ -685,14 +686,14 @@ fn shards_shows_who_has_what_who_asks_for_it_and_how_far_it_is() {
         (&json!("b"), &json!("page 17"))
     );
     assert_eq!((&answer["shards"][2]["owner"], &answer["shards"][3]), (&Value::Null, &Value::Null));
-    let (_, said, _) = told(&desk.run(&["shards", "orders"]));
+    let (_, said, _) = told(&desk.run(&["status", "--shards", "orders"]));
     for word in ["MEMBER", "REQUESTED BY", "page 17", "free", "to drain"] {
         assert!(said.contains(word), "{said}");
     }
     for member in ["orders/member/a", "orders/member/b"] {
         let _ = db.break_lease(member).unwrap();
     }
-    let (code, said, _) = told(&desk.run(&["shards", "orders"]));
+    let (code, said, _) = told(&desk.run(&["status", "--shards", "orders"]));
     assert!(code == 1 && said.contains("no member is live"), "{said}");
 }
 
@@ -725,19 +726,19 @@ fn help_completions_and_manual_pages_are_there_for_everything() {
         })
         .collect();
     for expected in [
-        "run", "status", "who", "wait", "watch", "claim", "ensure", "renew", "release", "transfer",
-        "break", "purge",
+        "run", "status", "who", "wait", "watch", "claim", "renew", "release", "lease", "break",
+        "purge", "guard", "generate",
     ] {
         assert!(commands.contains(&expected), "{expected} is missing in {commands:?}");
     }
     for command in commands.iter().filter(|command| **command != "help") {
         let (code, help, _) = told(&desk.run(&[command, "--help"]));
         assert!(code == 0 && help.contains("Usage:"), "{command}");
-        let (code, page, _) = told(&desk.run(&["man", command]));
+        let (code, page, _) = told(&desk.run(&["generate", "man", command]));
         assert!(code == 0 && page.contains(".SH SYNOPSIS"), "{command}");
     }
     for shell in ["bash", "zsh", "fish"] {
-        let (code, script, _) = told(&desk.run(&["completions", shell]));
+        let (code, script, _) = told(&desk.run(&["generate", "completions", shell]));
         assert!(code == 0 && script.contains("transfer"), "{shell}");
     }
     assert!(told(&desk.run(&["--version"])).1.starts_with("litelease 0."));

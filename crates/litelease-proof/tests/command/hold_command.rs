@@ -269,7 +269,7 @@ fn a_request_is_passed_on_and_the_program_can_hand_over() {
     let mut hold = Hold::on(&desk, &["x", "--ttl", "60s"]);
     hold.granted();
     assert_eq!(hold.ask("hand-over"), "error no successor has requested the name");
-    let mut successor = desk.command(&["request", "x", "--within", "5m", "--wait", "1m"]);
+    let mut successor = desk.command(&["lease", "request", "x", "--within", "5m", "--wait", "1m"]);
     successor.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut successor = Run { child: successor.spawn().unwrap() };
     assert_eq!(hold.line(), "requested");

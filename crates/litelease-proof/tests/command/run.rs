@@ -97,23 +97,23 @@ fn a_command_that_makes_no_progress_is_ended_and_one_that_does_is_not() {
     assert!(errors.contains("lost the lease on x: no progress was made"), "{errors}");
     // Longer than its time and one ttl.
     let works = "end=$(($(date +%s) + 4)); while [ $(date +%s) -lt $end ]; do \
-                 litelease progress || exit 99; sleep 0.1; done";
+                 litelease lease progress || exit 99; sleep 0.1; done";
     assert_eq!(desk.start(&options, works).end(), (0, String::new()));
 }
 
 #[test]
 fn progress_outside_a_run_needs_to_be_told_of_what() {
     let desk = Desk::new();
-    let (code, _, errors) = told(&desk.run(&["progress"]));
+    let (code, _, errors) = told(&desk.run(&["lease", "progress"]));
     assert_eq!(code, 64);
     assert!(errors.contains("the name is missing"), "{errors}");
     let lease = acquired(desk.db().claim("x", "a", LONG));
     let token = lease.token.to_string();
-    let noted = told(&desk.run(&["progress", "x", "--token", &token]));
+    let noted = told(&desk.run(&["lease", "progress", "x", "--token", &token]));
     assert_eq!(noted, (0, "x: progress is noted\n".into(), String::new()));
-    let late = told(&desk.run(&["progress", "x", "--token", "7"]));
+    let late = told(&desk.run(&["lease", "progress", "x", "--token", "7"]));
     assert_eq!(late, (1, "x: rejected, unknown token\n".into(), String::new()));
-    let never = told(&desk.run(&["progress", "y", "--token", "7"]));
+    let never = told(&desk.run(&["lease", "progress", "y", "--token", "7"]));
     assert!(never.0 == 1 && never.1.contains("never claimed"), "{never:?}");
 }
 
@@ -150,14 +150,14 @@ fn progress_of_a_slot_is_noted_inside_its_run_only() {
     let desk = Desk::new();
     let words = ["run", "--slots", "1", "--progress-within", "1m", "x", "--", "sh", "-c"];
     let inside = |script: &str| told(&desk.run(&[&words[..], &[script]].concat()));
-    assert_eq!(inside("litelease progress").1, "x: progress is noted\n");
-    assert_eq!(inside("litelease progress x --token $LITELEASE_TOKEN").0, 0);
+    assert_eq!(inside("litelease lease progress").1, "x: progress is noted\n");
+    assert_eq!(inside("litelease lease progress x --token $LITELEASE_TOKEN").0, 0);
     assert_eq!(inside("echo > $LITELEASE_PROGRESS").0, 0);
-    assert_eq!(inside("litelease progress y").0, 64);
+    assert_eq!(inside("litelease lease progress y").0, 64);
     assert_eq!(inside("litelease run z -- sh -c 'test -z \"$LITELEASE_PROGRESS\"'").0, 0);
     let kept = inside("echo $LITELEASE_PROGRESS").1;
     let gone = told(&ended(
-        desk.command(&["progress"])
+        desk.command(&["lease", "progress"])
             .env("LITELEASE_PROGRESS", kept.trim())
             .env("LITELEASE_NAME", "x")
             .env("LITELEASE_TOKEN", "1"),
@@ -171,7 +171,7 @@ fn a_request_is_told_to_a_run_and_ends_its_command_if_it_goes_on() {
     let run = desk.start(&["--ttl", "4s", "--kill-grace", "100ms", "x"], WORK);
     desk.pid("child");
     let start = Instant::now();
-    let asked = told(&desk.run(&["request", "x", "--within", "1s", "-q"]));
+    let asked = told(&desk.run(&["lease", "request", "x", "--within", "1s", "-q"]));
     assert_eq!(asked, (0, "2\n".into(), String::new()));
     assert!(start.elapsed() > Duration::from_secs(1), "nothing is cut");
     let (code, errors) = run.end();
@@ -185,7 +185,8 @@ fn an_operator_takes_over_and_the_old_command_is_ended() {
     let desk = Desk::new();
     let run = desk.start(&["--ttl", "10s", "--kill-grace", "100ms", "x"], WORK);
     desk.pid("child");
-    let (code, said, errors) = told(&desk.run(&["take-over", "x", "--owner", "ops", "--yes"]));
+    let (code, said, errors) =
+        told(&desk.run(&["lease", "take-over", "x", "--owner", "ops", "--yes"]));
     assert_eq!((code, said.as_str()), (0, "2\n"));
     assert!(errors.contains("x was taken over from") && errors.contains("token 1"), "{errors}");
     let (code, errors) = run.end();

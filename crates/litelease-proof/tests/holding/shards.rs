@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::Child;
-use std::thread::sleep;
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use litelease::rusqlite::types::Value;
@@ -159,29 +159,32 @@ fn a_member_may_wait_for_ever() {
 struct Member {
     id: String,
     child: Child,
+    /// Reads the checkpoints that it has stored: shard, token, value. A pipe that nobody reads
+    /// fills up in a long run, and then the member would wait for ever.
+    stored: JoinHandle<Vec<(i64, i64, i64)>>,
 }
 
 impl Member {
     fn start(place: &TestFolder, id: &str) -> Self {
-        let child = worker(WORKER, &["shards", "orders", "12", id, "800"], &place.file);
-        Member { id: id.into(), child }
+        let mut child = worker(WORKER, &["shards", "orders", "12", id, "800"], &place.file);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let checkpoint = |line: String| {
+            let numbers: Vec<i64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+            <[i64; 3]>::try_from(numbers).ok().map(|[shard, token, value]| (shard, token, value))
+        };
+        let read = move || lines.map_while(Result::ok).filter_map(checkpoint).collect();
+        Member { id: id.into(), child, stored: std::thread::spawn(read) }
     }
 
     fn signal(&self, signal: i32) {
         kill(self.child.id() as i32, signal);
     }
 
-    /// Kills it, and returns the checkpoints that it has stored: shard, token, value.
+    /// Kills it, and returns the checkpoints that it has stored.
     fn end(mut self) -> Vec<(i64, i64, i64)> {
         let _ = self.child.kill();
-        let lines = BufReader::new(self.child.stdout.take().unwrap()).lines();
-        let stored = lines.map_while(Result::ok).filter_map(|line| {
-            let numbers: Vec<i64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-            (numbers.len() == 3).then(|| (numbers[0], numbers[1], numbers[2]))
-        });
-        let stored = stored.collect();
         let _ = self.child.wait();
-        stored
+        self.stored.join().unwrap()
     }
 }
 

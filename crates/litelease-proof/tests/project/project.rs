@@ -273,9 +273,12 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
             "host.rs",
             "library.rs",
             "mod.rs",
+            "opened.rs",
             "session.rs",
+            "shards.rs",
             "values.rs",
             "waiting.rs",
+            "worker.rs",
         ],
     ),
     (

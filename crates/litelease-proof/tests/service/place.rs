@@ -98,7 +98,7 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_a_server() {
         "renew report --token 1 --ttl 20m",
         "renew report",
         "claim report > /dev/full",
-        "transfer report --token 1 --to worker-b --ttl 10m",
+        "lease transfer report --token 1 --to worker-b --ttl 10m",
         "renew report --token 1",
         "renew report --token 1 --json",
         "break report",
@@ -136,10 +136,10 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_a_server() {
         "status --slots few",
         "status --slots few --json",
         "run --value 10.0.0.7 leader -- litelease watch leader --for 2s",
-        "run --progress-within 5m import -- litelease progress",
-        "run --progress-within 5m import -- litelease progress import --json",
+        "run --progress-within 5m import -- litelease lease progress",
+        "run --progress-within 5m import -- litelease lease progress import --json",
         "run --max-time 1h import -- true",
-        "run --slots 2 --progress-within 5m few -- litelease progress",
+        "run --slots 2 --progress-within 5m few -- litelease lease progress",
         "run --slots 2 --max-time 1h few -- true",
         "run --slots 2 --value 1 few -- true",
         "claim short --ttl 150ms --owner z; sleep 0.3; litelease status --all short",
@@ -361,7 +361,7 @@ fn commands_never_overlap_behind_a_network_that_fails() {
     // The lease table is made by the first claim.
     assert_eq!(scene.ask(&["run", "x", "--", "true"]).0, 0);
     let guarded =
-        scene.desk.run(&["guard", "--db", &served, "marks", "x", "--column", "lease_token"]);
+        scene.desk.run(&["guard", "add", "--db", &served, "marks", "x", "--column", "lease_token"]);
     assert_eq!(told(&guarded).0, 0);
     let script = format!(
         "flock -n -E 99 lock sh -c \"sleep 0.1; sqlite3 -cmd '.timeout 2000' {served} \

@@ -224,7 +224,7 @@ fn every_flag_has_its_variable_and_packages_and_documents_name_what_there_is() {
         assert!(words(settings, "--").contains(flag), "docs/http.md does not name {flag}");
     }
     assert!(words(settings, "--").iter().all(|word| flags.contains(word) || word == "--help"));
-    for words in [&["man", "serve"][..], &["completions", "bash"]] {
+    for words in [&["generate", "man", "serve"][..], &["generate", "completions", "bash"]] {
         let (code, said, _) = told(&desk.run(words));
         assert!(code == 0 && said.replace('\\', "").contains("--max-patience"), "{words:?}");
     }

@@ -374,7 +374,9 @@ fn a_group_shares_a_database_and_nobody_else_gets_in() {
         }
         // Of a stranger in the same folder.
         fs::set_permissions(shared.folder.path(), Permissions::from_mode(0o2777)).unwrap();
-        for line in ["litelease run job -- true", "litelease write -- true", "litelease writer"] {
+        for line in
+            ["litelease run job -- true", "litelease write -- true", "litelease write --status"]
+        {
             let (code, _, said) = shared.run(User(64_003, 64_003, None), umask, line);
             assert_eq!(code, 69, "{line}: {said}");
         }

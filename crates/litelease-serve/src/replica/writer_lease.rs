@@ -126,7 +126,7 @@ impl WriterLease {
     /// Stops renewing the lease, for good. Its row stays as it is.
     pub(crate) fn end(&self) {
         if let Some(held) = self.state().held.take() {
-            abandon(held);
+            abandon(&held);
         }
     }
 
@@ -146,7 +146,7 @@ impl WriterLease {
         let old = state.held.replace(held);
         drop(state);
         if let Some(old) = old {
-            abandon(old);
+            abandon(&old);
         }
         Ok(())
     }

@@ -19,6 +19,9 @@ use crate::sql::tables::TABLES;
 /// The most arguments that any of the functions takes.
 const MOST: usize = 6;
 
+/// Lets SQLite pass any number of arguments to a function.
+const ANY_COUNT: c_int = -1;
+
 /// The data that SQLite keeps with a registered function.
 struct Registered {
     function: &'static Function,
@@ -49,11 +52,9 @@ pub unsafe fn register<L: Library>(
     }
     connection.register_presentations()?;
     for function in more.iter().chain(queue::FUNCTIONS).chain(FUNCTIONS) {
-        for count in function.required..=function.arguments.len() {
-            let registered = Registered { function, shared: Rc::clone(&shared) };
-            // SAFETY: as this function asks.
-            unsafe { register_function::<L>(connection, registered, count) }?;
-        }
+        let registered = Registered { function, shared: Rc::clone(&shared) };
+        // SAFETY: as this function asks.
+        unsafe { register_function::<L>(connection, registered) }?;
     }
     Ok(())
 }
@@ -63,16 +64,20 @@ pub unsafe fn register<L: Library>(
 unsafe fn register_function<L: Library>(
     connection: Connection,
     registered: Registered,
-    count: usize,
 ) -> Result<(), Error> {
     let function = registered.function;
     let caller = match function.kind {
         Writes::Yes => Caller::Statement,
         Writes::No => Caller::Anybody,
     };
-    let count = c_int::try_from(count).unwrap_or(0);
     let data = Box::into_raw(Box::new(registered)).cast();
     let data = Some((data, Some(destroy::<Registered> as _)));
+    // Once for all counts of arguments. Each registration takes a slot of SQLite's lookaside memory
+    // for as long as the connection is open, and the statements of the connection need those.
+    let count = match function.arguments.len() {
+        count if count == function.required => c_int::try_from(count).unwrap_or(ANY_COUNT),
+        _ => ANY_COUNT,
+    };
     // SAFETY: `call` works with what it is registered with.
     let done = unsafe { connection.register(function.name, count, caller, call::<L>, data) };
     done.map_err(|failure| {
@@ -114,7 +119,11 @@ impl Registered {
     /// # Safety
     /// The values must be those of a call by the library of `api`.
     unsafe fn answer(&self, api: &Api, values: &[*mut sqlite3_value]) -> Result<Answer, Failure> {
-        let Function { name, arguments, .. } = *self.function;
+        let Function { name, arguments, required, .. } = *self.function;
+        if !(required..=arguments.len()).contains(&values.len()) {
+            // As SQLite words it.
+            return Err(complaint(format!("wrong number of arguments to function {name}()")));
+        }
         let mut given = [None; MOST];
         for ((given, value), argument) in given.iter_mut().zip(values).zip(arguments) {
             // SAFETY: as promised.

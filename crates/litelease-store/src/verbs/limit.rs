@@ -55,13 +55,6 @@ pub(super) fn hand_over(store: &Store, given: Arguments<'_>) -> Result<Answer, M
     Ok(vec![transferred(store, name, answer)?])
 }
 
-pub(super) fn hand_over_shard(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let (name, who, ttl_ms) = (given.text(0)?, given.who(1, 4)?, given.integer(2)?);
-    let when = given.when(3)?;
-    let answer = store.hand_over_shard(name, who, ttl_ms, when, |answer| answer.into_owned())?;
-    Ok(vec![transferred(store, name, answer)?])
-}
-
 /// The new grant, and the one that was ended, if there was one.
 pub(super) fn take_over(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);

@@ -1,13 +1,11 @@
 //! Queues.
 
-use std::time::Duration;
-
-use litelease_core::{AckResult, CancelResult, backoff};
+use litelease_core::{AckResult, CancelResult};
 
 use super::rows::{number, optional_text, text, truth};
 use super::{Answer, Arguments, Misuse};
 use crate::{
-    Delivered, Error, ItemInfo, ItemName, OwnedValue, QueueInfo, SendOptions, Store, Value, When,
+    Delivered, Error, ItemInfo, ItemName, OwnedValue, QueueInfo, SendOptions, Store, Value,
 };
 
 pub(super) fn queue(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
@@ -49,39 +47,10 @@ pub(super) fn extend(store: &Store, given: Arguments<'_>) -> Result<Answer, Misu
     Ok(deadline_ms.map(number).unwrap_or_default())
 }
 
-/// Receipt and visibility of each delivery, one after the other, in one commit. One row answers
-/// each: what is wrong with one delivery is not the others' fault.
-pub(super) fn extend_all(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let all =
-        (0..given.0.len() / 2).map(|at| Ok((given.text(2 * at)?, given.integer(2 * at + 1)?)));
-    let all = all.collect::<Result<Vec<_>, Misuse>>()?;
-    let one = |(receipt, visibility_ms)| match store.extend(receipt, visibility_ms, When::Now) {
-        Ok(Some(deadline_ms)) => Ok(vec![text("Extended"), OwnedValue::Integer(deadline_ms)]),
-        Ok(None) => Ok(match store.check_receipt(receipt)? {
-            // Nobody else has received the item, but its deadline has passed.
-            AckResult::Acknowledged => vec![text("Rejected"), text("EXPIRED"), OwnedValue::Null],
-            stale => acknowledged(stale),
-        }),
-        Err(error @ (Error::Sqlite(_) | Error::CommitUnknown(_))) => Err(error),
-        Err(error) => Ok(vec![text("Error"), text(error.kind()), text(error.to_string())]),
-    };
-    Ok(store.within(store.boundary()?, || all.into_iter().map(one).collect())?)
-}
-
 pub(super) fn give_back(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let delay_ms = given.optional(1, Arguments::integer)?.unwrap_or(0);
     let (receipt, note) = (given.text(0)?, given.optional(2, Arguments::text)?);
     Ok(vec![vec![truth(store.give_back(receipt, delay_ms, note, given.when(3)?)?)]])
-}
-
-/// Hides the item for longer after each failure.
-pub(super) fn give_back_failed(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let time = |at| Ok(Duration::from_millis(u64::try_from(given.integer(at)?).unwrap_or(0)));
-    let (first, longest): (_, Result<_, Misuse>) = (time(1)?, time(2));
-    let delay = backoff(first, longest?, given.integer(3)?, given.integer(4)?);
-    let delay_ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
-    let (receipt, note) = (given.text(0)?, given.optional(5, Arguments::text)?);
-    Ok(vec![vec![truth(store.give_back(receipt, delay_ms, note, When::Now)?)]])
 }
 
 pub(super) fn bury(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
@@ -181,6 +150,15 @@ pub(super) fn undo_finish(store: &Store, _: Arguments<'_>) -> Result<Answer, Mis
         store.rollback()?;
     }
     Ok(vec![])
+}
+
+/// Rolls back the transaction that is open, if there is one. Answers whether there was.
+pub(super) fn tidy(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
+    let was_open = store.is_in_transaction();
+    if was_open || store.has_begun() {
+        store.rollback()?;
+    }
+    Ok(vec![vec![truth(was_open)]])
 }
 
 /// Rolls the open transaction back, unless the receipt passes.

@@ -4,37 +4,11 @@ use litelease_core::{
     ClaimResult, GrantResult, Lease, Reason, ReleaseResult, RenewResult, SlotInfo, TransferResult,
 };
 
-use super::{Answer, Misuse};
+use super::Answer;
 use crate::{Error, OwnedValue, Store, When};
 
-/// Does `work` at one time, which is read under the write lock, and commits it if it says so.
-pub(super) fn at_one_time(
-    store: &Store,
-    work: impl FnOnce(i64) -> Result<(bool, Answer), Error>,
-) -> Result<Answer, Misuse> {
-    store.begin()?;
-    in_begun(store, work)
-}
-
-/// The same in a transaction that is open, which it ends.
-pub(super) fn in_begun(
-    store: &Store,
-    work: impl FnOnce(i64) -> Result<(bool, Answer), Error>,
-) -> Result<Answer, Misuse> {
-    match work(When::Now.now_ms()) {
-        Ok((true, answer)) => store.commit().map(|()| answer),
-        Ok((false, answer)) => store.rollback().map(|()| answer),
-        Err(error) => store.rollback().and(Err(error)),
-    }
-    .map_err(Misuse::Error)
-}
-
 pub(super) fn claimed(answer: ClaimResult<&str>) -> Vec<OwnedValue> {
-    claimed_row(answer.into_owned())
-}
-
-pub(super) fn claimed_row(answer: ClaimResult) -> Vec<OwnedValue> {
-    match answer {
+    match answer.into_owned() {
         ClaimResult::Acquired(lease) => case("Acquired", lease),
         ClaimResult::Busy(current) => case("Busy", current),
     }

@@ -75,8 +75,8 @@ pub(crate) struct Args {
     /// shows it
     #[arg(long)]
     value: Option<String>,
-    /// Renew the lease only while the command makes progress: `litelease progress` inside it, or a
-    /// checkpoint, within this time
+    /// Renew the lease only while the command makes progress within this time: by `litelease lease
+    /// progress` inside it, or a checkpoint
     #[arg(long, value_name = "TIME", value_parser = parse_positive)]
     progress_within: Option<Duration>,
     /// Run at most so many at a time under this name, instead of one; not with --value

@@ -1,4 +1,4 @@
-//! `litelease completions`: for the shell's Tab key.
+//! `litelease generate completions`: for the shell's Tab key.
 
 use crate::Common;
 use crate::exit::{Result, code};
@@ -7,7 +7,7 @@ use crate::output::say_text;
 /// Print completions for a shell
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  litelease completions bash > ~/.local/share/bash-completion/completions/litelease")]
+  litelease generate completions bash > ~/.local/share/bash-completion/completions/litelease")]
 pub(crate) struct Args {
     /// The shell
     shell: clap_complete::Shell,

@@ -1,5 +1,7 @@
 //! `litelease status`: who has what, for how long.
 
+mod shards;
+
 use std::io::{self, IsTerminal};
 
 use comfy_table::presets::NOTHING;
@@ -26,6 +28,7 @@ use crate::target::Target;
 #[command(after_help = "Examples:
   litelease status
   litelease status --slots importers
+  litelease status --shards orders    exit code 1: the group has no live member
   litelease status --all --json | jq '.[] | select(.process == \"dead\")'")]
 pub(crate) struct Args {
     /// Show only these names
@@ -36,9 +39,17 @@ pub(crate) struct Args {
     /// Show the slots that are held under this name by `litelease run --slots`
     #[arg(long, value_name = "NAME", conflicts_with_all = ["names", "all"])]
     slots: Option<String>,
+    /// Show who has which shard of a group: its live members, then each shard with its member,
+    /// token, time left, requester and last checkpoint
+    #[arg(long, value_name = "GROUP", conflicts_with_all = ["names", "all", "slots"])]
+    #[arg(value_parser = shards::group)]
+    shards: Option<String>,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    if let Some(group) = &args.shards {
+        return shards::show(group, common);
+    }
     let place = Target::open(common)?;
     if let Some(name) = &args.slots {
         return show_slots(name, &place, common);

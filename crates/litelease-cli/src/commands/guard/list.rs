@@ -1,4 +1,4 @@
-//! `litelease guards`: which tables refuse old owners, and whether they still do.
+//! `litelease guard list`: which tables refuse old owners, and whether they still do.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, Table};
@@ -16,7 +16,7 @@ use crate::target;
 /// every program can write to the table until it is guarded again.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  litelease guards --db app.sqlite3    exit code 1: a guard is missing")]
+  litelease guard list --db app.sqlite3    exit code 1: a guard is missing")]
 pub(crate) struct Args {}
 
 /// A guard in a file, or on an engine.

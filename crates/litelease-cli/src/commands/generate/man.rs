@@ -1,4 +1,4 @@
-//! `litelease man`: the manual page.
+//! `litelease generate man`: the manual page.
 
 use clap_mangen::Man;
 
@@ -9,7 +9,7 @@ use crate::output::say_text;
 /// Print the manual page, of litelease or of one of its commands
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  litelease man run | man -l -")]
+  litelease generate man run | man -l -")]
 pub(crate) struct Args {
     /// The command, such as `run` or `queue send`
     command: Vec<String>,

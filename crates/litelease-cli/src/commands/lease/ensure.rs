@@ -1,4 +1,4 @@
-//! `litelease ensure`: claims a name, or renews what the owner already has.
+//! `litelease lease ensure`: claims a name, or renews what the owner already has.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::{Common, database};
 /// Repeating it does no harm: the token stays the same, and the lease is prolonged.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  litelease ensure nightly --owner worker-a --ttl 10m || exit    exit code 1: another owner has it")]
+  litelease lease ensure nightly --owner worker-a --ttl 10m || exit    exit code 1: another owner has it")]
 pub(crate) struct Args {
     /// What to claim or to renew
-    #[arg(value_parser = super::name)]
+    #[arg(value_parser = crate::commands::name)]
     name: String,
     /// Who claims it: the same text each time
-    #[arg(long, value_parser = super::new_owner)]
+    #[arg(long, value_parser = crate::commands::new_owner)]
     owner: String,
     /// How long the lease lasts from now
     #[arg(long, default_value = "30s", value_parser = parse_positive)]

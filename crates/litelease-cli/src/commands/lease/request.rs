@@ -1,11 +1,11 @@
-//! `litelease request`: asks the holder of a name to give it up, and claims it then.
+//! `litelease lease request`: asks the holder of a name to give it up, and claims it then.
 
 use std::time::Duration;
 
 use litelease::{ClaimResult, Identity};
 
-use super::grant::unless_told;
-use super::nesting;
+use crate::commands::grant::unless_told;
+use crate::commands::nesting;
 use crate::duration::{parse, parse_positive};
 use crate::exit::Result;
 use crate::output::{answer, busy, lease};
@@ -20,11 +20,11 @@ use crate::{Common, database};
 /// lease is never cut short. When this command ends, the request ends with it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  token=$(litelease request nightly --within 5m --ttl 10m) || exit    exit code 1: not in time
+  token=$(litelease lease request nightly --within 5m --ttl 10m) || exit    exit code 1: not in time
   litelease renew nightly --token $token --ttl 10m")]
 pub(crate) struct Args {
     /// What to ask for
-    #[arg(value_parser = super::name)]
+    #[arg(value_parser = crate::commands::name)]
     name: String,
     /// How soon the holder must give it up
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = parse_positive)]

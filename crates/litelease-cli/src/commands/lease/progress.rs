@@ -1,10 +1,10 @@
-//! `litelease progress`: notes that the work under a lease goes on.
+//! `litelease lease progress`: notes that the work under a lease goes on.
 
 use serde_json::json;
 
-use super::grant::{Grant, GrantOfRun, rejected_at};
-use super::run::progress_pipe;
 use crate::Common;
+use crate::commands::grant::{Grant, GrantOfRun, rejected_at};
+use crate::commands::run::progress_pipe;
 use crate::exit::{Failure, Result, code};
 use crate::output::{printable, remark};
 use crate::target::{Target, Verdict};
@@ -15,7 +15,7 @@ use crate::target::{Target, Verdict};
 /// time. Inside the command it needs no arguments.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  litelease run --progress-within 5m import -- sh -c 'for f in *; do load $f && litelease progress; done'")]
+  litelease run --progress-within 5m import -- sh -c 'for f in *; do load $f && litelease lease progress; done'")]
 pub(crate) struct Args {
     #[command(flatten)]
     grant: GrantOfRun,

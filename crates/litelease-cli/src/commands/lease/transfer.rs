@@ -1,9 +1,9 @@
-//! `litelease transfer`: hands exactly one grant to a new owner.
+//! `litelease lease transfer`: hands exactly one grant to a new owner.
 
 use std::time::Duration;
 
-use super::grant::{Grant, rejected_at, unless_told};
 use crate::Common;
+use crate::commands::grant::{Grant, rejected_at, unless_told};
 use crate::duration::parse_positive;
 use crate::exit::Result;
 use crate::output::{answer, lease};
@@ -14,12 +14,12 @@ use crate::target::{Target, Verdict};
 /// The old token is superseded in the same step: there is no moment in which nobody has the name.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  litelease transfer nightly --token 7 --to worker-b --ttl 10m")]
+  litelease lease transfer nightly --token 7 --to worker-b --ttl 10m")]
 pub(crate) struct Args {
     #[command(flatten)]
     grant: Grant,
     /// The new owner
-    #[arg(long, value_name = "OWNER", value_parser = super::new_owner)]
+    #[arg(long, value_name = "OWNER", value_parser = crate::commands::new_owner)]
     to: String,
     /// How long the lease lasts from now
     #[arg(long, default_value = "30s", value_parser = parse_positive)]

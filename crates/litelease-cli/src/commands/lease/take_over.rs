@@ -1,11 +1,11 @@
-//! `litelease take-over`: the operator's way to a name that somebody has.
+//! `litelease lease take-over`: the operator's way to a name that somebody has.
 
 use std::time::Duration;
 
 use litelease::Identity;
 
-use super::grant::unless_told;
-use super::{is_sure, nothing_was_done};
+use crate::commands::grant::unless_told;
+use crate::commands::{is_sure, nothing_was_done};
 use crate::duration::parse_positive;
 use crate::exit::Result;
 use crate::output::{answer, complain, lease, owner, printable};
@@ -15,16 +15,16 @@ use crate::{Common, database};
 /// End any holder's lease and claim the name in one step, and print the new token
 ///
 /// There is no gap, and the old holder is superseded at once. This does not kill it: until it finds
-/// out, both may work, and only the token tells them apart. `litelease request` asks instead.
+/// out, both may work, and only the token tells them apart. `litelease lease request` asks instead.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  token=$(litelease take-over nightly --yes --ttl 10m)")]
+  token=$(litelease lease take-over nightly --yes --ttl 10m)")]
 pub(crate) struct Args {
     /// What to take over
-    #[arg(value_parser = super::name)]
+    #[arg(value_parser = crate::commands::name)]
     name: String,
     /// Who takes it over [default: host and process of the caller]
-    #[arg(long, value_parser = super::new_owner)]
+    #[arg(long, value_parser = crate::commands::new_owner)]
     owner: Option<String>,
     /// How long the new lease lasts
     #[arg(long, default_value = "30s", value_parser = parse_positive)]

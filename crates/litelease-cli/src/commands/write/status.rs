@@ -1,20 +1,14 @@
-//! `litelease writer`: who holds the write lock of a database.
+//! `litelease write --status`: who holds the write lock of a database.
 
 use litelease::{LockState, WriteLock};
 use serde_json::{Value, json};
 
-use crate::exit::{Failure, Result, code};
+use crate::Common;
+use crate::exit::{Result, code};
 use crate::output::answer;
-use crate::{Common, database};
 
-/// Show which process holds the write lock of a database
-#[derive(clap::Args)]
-#[command(after_help = "Example:
-  litelease writer --db data.db    exit code 1: nobody does")]
-pub(crate) struct Args {}
-
-pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
-    let lock = lock_of(common)?;
+/// Prints which process holds the write lock. The exit code is 1 if it is free.
+pub(super) fn show(lock: &WriteLock, common: &Common) -> Result<u8> {
     let state = lock.state()?;
     let path = lock.path().display();
     let (text, code) = match &state {
@@ -54,13 +48,4 @@ fn entry(state: &LockState) -> Value {
 pub(super) fn holder(lock: &WriteLock) -> Value {
     let holder = lock.state().map_or(Value::Null, |state| entry(&state));
     json!({ "lock": lock.path().display().to_string(), "holder": holder })
-}
-
-/// The lock of the database that is meant. It must be named: the user's own file of leases is
-/// nobody's to bulk-write.
-pub(super) fn lock_of(common: &Common) -> Result<WriteLock> {
-    if common.db.as_ref().is_none_or(|path| path.as_os_str().is_empty()) {
-        return Err(Failure::usage("the database is missing: name it with --db FILE"));
-    }
-    Ok(WriteLock::of_database(&database::path(common)?)?)
 }

@@ -1,4 +1,4 @@
-//! `litelease shards`: who has which shard of a group.
+//! `litelease status --shards`: who has which shard of a group.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,11 @@ use litelease::rusqlite::types::Value as Stored;
 use litelease::{LeaseRow, Litelease, Status};
 use serde_json::{Value, json};
 
-use super::watch::shown;
 use crate::Common;
+use crate::commands::watch::shown;
 use crate::database;
 use crate::exit::{Failure, Result, code};
 use crate::output::{lines, owner, printable, say, time_left};
-
-/// Show who has which shard of a group
-///
-/// First the live members with the time that each has left, then every shard: its owner, token and
-/// time left, who asks for it, and its last checkpoint.
-#[derive(clap::Args)]
-#[command(after_help = "Example:
-  litelease shards orders    exit code 1: the group has no live member")]
-pub(crate) struct Args {
-    /// The group
-    #[arg(value_parser = group)]
-    group: String,
-}
 
 /// A group as one snapshot shows it.
 struct Group {
@@ -50,10 +37,11 @@ struct Shard {
     checkpoint: Option<Stored>,
 }
 
-pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+/// Shows the live members of a group and every shard. The exit code is 1 if no member is live.
+pub(super) fn show(group_name: &str, common: &Common) -> Result<u8> {
     let db = database::open_existing(common)?;
-    let group = look(&db, &args.group)?;
-    let name = printable(&args.group);
+    let group = read(&db, group_name)?;
+    let name = printable(group_name);
     if group.members.is_empty() && group.shards.is_empty() {
         let file = database::path(common)?;
         let text =
@@ -61,14 +49,14 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         return Err(Failure::usage(text));
     }
     if common.json {
-        say(&as_json(&args.group, &group).to_string())?;
+        say(&as_json(group_name, &group).to_string())?;
     } else {
         say(&as_text(&name, &group))?;
     }
     Ok(if group.members.is_empty() { code::NO } else { code::OK })
 }
 
-fn look(db: &Litelease, group: &str) -> Result<Group> {
+fn read(db: &Litelease, group: &str) -> Result<Group> {
     // One snapshot: a shard that moves meanwhile is shown once.
     let _snapshot = db.conn().unchecked_transaction().map_err(litelease::Error::from)?;
     let now_ms = litelease::now_ms();
@@ -206,7 +194,7 @@ fn as_json(name: &str, group: &Group) -> Value {
 }
 
 /// A group on the command line.
-fn group(text: &str) -> std::result::Result<String, String> {
+pub(super) fn group(text: &str) -> std::result::Result<String, String> {
     match text.is_empty() || text.contains('/') {
         true => Err("give the name of the group alone, as in Shards::join: no slash".into()),
         false => Ok(text.into()),

@@ -1,4 +1,4 @@
-//! `litelease guard`: has a table refuse old owners.
+//! `litelease guard add`: has a table refuse old owners.
 
 use litelease::Guard;
 use serde_json::json;
@@ -16,14 +16,14 @@ use crate::target;
 /// or in a column of each row.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  litelease guard --db app.sqlite3 orders order-writer
-  litelease guard --db app.sqlite3 orders order-writer --column lease_token
-  litelease guard --db postgres://app@db.example/app sales.orders order-writer")]
+  litelease guard add --db app.sqlite3 orders order-writer
+  litelease guard add --db app.sqlite3 orders order-writer --column lease_token
+  litelease guard add --db postgres://app@db.example/app sales.orders order-writer")]
 pub(crate) struct Args {
     /// The table
     table: String,
     /// The name whose newest token a write must present
-    #[arg(value_parser = super::name)]
+    #[arg(value_parser = crate::commands::name)]
     name: String,
     /// The column in which each write presents the token
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! `litelease unguard`: takes guards off a table.
+//! `litelease guard remove`: takes guards off a table.
 
 use serde_json::json;
 
@@ -11,12 +11,12 @@ use crate::target;
 /// Remove the guards of a table
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  litelease unguard --db app.sqlite3 orders")]
+  litelease guard remove --db app.sqlite3 orders")]
 pub(crate) struct Args {
     /// The table
     table: String,
     /// Only the guard by this name
-    #[arg(value_parser = super::name)]
+    #[arg(value_parser = crate::commands::name)]
     name: Option<String>,
 }
 

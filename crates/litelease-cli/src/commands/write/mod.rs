@@ -1,12 +1,13 @@
 //! `litelease write`: a command under the write lock of a database.
 
+mod status;
+
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
-use litelease::{LockError, Waiting};
+use litelease::{LockError, Waiting, WriteLock};
 
-use super::command_line::CommandLine;
-use super::writer::{holder, lock_of};
+use crate::commands::command_line::CommandLine;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result, code};
 use crate::{Common, database};
@@ -17,10 +18,13 @@ use crate::{Common, database};
 /// command. The lock is freed when the command and whatever it started have ended. If the database
 /// is not in WAL mode, a line says so.
 #[derive(clap::Args)]
-#[command(override_usage = "litelease write --db <FILE> [OPTIONS] [--] <COMMAND>...")]
+#[command(override_usage = "litelease write --db <FILE> [OPTIONS] [--] <COMMAND>...
+       litelease write --db <FILE> --status")]
+#[command(mut_arg("command", |command| command.required(false).required_unless_present("status")))]
 #[command(after_help = "Examples:
   litelease write --db data.db -- sqlite3 data.db < changes.sql
   litelease write --db data.db -w 30s -- python3 import.py
+  litelease write --db data.db --status    who holds the lock; exit code 1: it is free
 
 Exit codes: the command's own; -E if the lock is not to be had; 64 usage; 69 the lock file cannot be used; 126 the
 command cannot be run; 127 it was not found.")]
@@ -37,11 +41,17 @@ pub(crate) struct Args {
     /// Exit code if another process has the lock
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::NO)]
     conflict_exit_code: u8,
+    /// Print which process holds the lock, and run nothing
+    #[arg(long, conflicts_with = "command")]
+    status: bool,
     #[command(flatten)]
     command: CommandLine,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    if args.status {
+        return status::show(&lock_of(common)?, common);
+    }
     args.command.check("write")?;
     let lock = lock_of(common)?;
     let waiting = match args.poll {
@@ -52,7 +62,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         Err(error @ LockError::Timeout { .. }) => {
             if common.json || !common.quiet {
                 let failure = Failure::new(args.conflict_exit_code, "Timeout", error);
-                failure.because_of(holder(&lock)).tell(common.json);
+                failure.because_of(status::holder(&lock)).tell(common.json);
             }
             return Ok(args.conflict_exit_code);
         }
@@ -65,4 +75,13 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     // From here on this process is the command, and holds the lock until it ends.
     let error = args.command.command().exec();
     Err(args.command.not_started(&error))
+}
+
+/// The lock of the database that is meant. It must be named: the user's own file of leases is
+/// nobody's to bulk-write.
+fn lock_of(common: &Common) -> Result<WriteLock> {
+    if common.db.as_ref().is_none_or(|path| path.as_os_str().is_empty()) {
+        return Err(Failure::usage("the database is missing: name it with --db FILE"));
+    }
+    Ok(WriteLock::of_database(&database::path(common)?)?)
 }

@@ -1,0 +1,124 @@
+//! Connections of Python's that the library has seen being opened: it runs verbs on them itself,
+//! with no call of Python's per statement.
+//!
+//! Python does not tell the pointer of a connection. SQLite does, to an automatic extension, which
+//! it calls for each connection that is opened.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+
+use litelease_store::{Connection, Error, Statement, Store, code, sqlite3};
+
+use crate::python::api::{Object, Raw, py};
+use crate::python::library::found;
+use crate::python::{Context, context, guarded};
+use crate::routines::Routines;
+use crate::{libraries, load};
+
+const OPENED: &CStr = c"litelease.opened";
+
+thread_local! {
+    /// The connection that this thread is opening for us: null until SQLite tells.
+    static OPENING: Cell<Option<*mut sqlite3>> = const { Cell::new(None) };
+}
+
+/// A connection of Python's, by its pointer.
+#[derive(Clone, Copy)]
+pub(crate) struct Opened(*mut sqlite3, &'static Routines);
+
+/// The store of such a connection.
+pub(crate) struct OwnStore {
+    // Dropped first.
+    pub(crate) store: Store,
+    /// Keeps the connection's memory: one that Python closes meanwhile refuses every statement, and
+    /// is freed with the last one that was compiled.
+    _anchor: Statement,
+    opened: Opened,
+}
+
+/// Opens a connection by a function of Python's. Answers a capsule with its pointer, or None where
+/// the library cannot use it.
+pub(crate) unsafe extern "C" fn opened(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let open = Object::borrowed(arguments)?.item(0)?;
+        let table = libraries()
+            .find(|(_, api)| found().is_some_and(|found| ptr::eq(found, *api)))
+            .map(|(table, _)| table)
+            .filter(|table| table.at_each_open(entry));
+        OPENING.set(Some(ptr::null_mut()));
+        let answer = open.call(vec![]);
+        let db = OPENING.take().filter(|db| !db.is_null());
+        drop(answer?);
+        let Some((db, table)) = db.zip(table) else { return context.names.none() };
+        let opened = Box::into_raw(Box::new(Opened(db, table)));
+        // SAFETY: the capsule frees the pointer with its destructor.
+        unsafe {
+            let made = (py().PyCapsule_New)(opened.cast(), OPENED.as_ptr(), Some(free));
+            if made.is_null() {
+                drop(Box::from_raw(opened));
+            }
+            Object::owned(made)
+        }
+    })
+}
+
+unsafe extern "C" fn free(capsule: Raw) {
+    // SAFETY: Python calls it once, for a capsule that `opened` made.
+    unsafe {
+        let opened = (py().PyCapsule_GetPointer)(capsule, OPENED.as_ptr());
+        if !opened.is_null() {
+            drop(Box::from_raw(opened.cast::<Opened>()));
+        }
+    }
+}
+
+/// # Safety
+/// Only SQLite may call it, for a connection that it is opening.
+unsafe extern "C" fn entry(
+    db: *mut sqlite3,
+    _error: *mut *mut c_char,
+    _table: *const Routines,
+) -> c_int {
+    let _ = OPENING.try_with(|opening| opening.set(opening.get().map(|_| db)));
+    code::OK
+}
+
+/// Reads what [`opened`] has answered.
+pub(crate) fn read(context: &Context, capsule: &Object) -> Option<Opened> {
+    if context.names.is_none(capsule) {
+        return None;
+    }
+    // SAFETY: the capsule is alive.
+    unsafe {
+        let opened = (py().PyCapsule_GetPointer)(capsule.as_raw(), OPENED.as_ptr());
+        opened.cast::<Opened>().as_ref().copied()
+    }
+}
+
+impl OwnStore {
+    /// The leases in the main database. None where other threads could not use the connection.
+    ///
+    /// # Safety
+    /// The connection must be open.
+    pub(crate) unsafe fn new(opened: Opened) -> std::result::Result<Option<Self>, Error> {
+        let Some((_, api)) = libraries().find(|(table, _)| ptr::eq(*table, opened.1)) else {
+            return Ok(None);
+        };
+        // SAFETY: it is open, and stays in memory as long as the statement below.
+        let connection = unsafe { Connection::from_raw(opened.0, api) };
+        if !connection.has_mutex() {
+            return Ok(None);
+        }
+        let anchor = connection.prepare("SELECT 1")?;
+        Ok(Some(OwnStore { store: Store::new(connection), _anchor: anchor, opened }))
+    }
+
+    /// Puts the SQL functions on the connection.
+    pub(crate) fn load(&self) -> std::result::Result<(), String> {
+        // SAFETY: the caller has seen that it is open, and SQLite frees them when it closes.
+        unsafe { load(self.opened.0, self.opened.1) }
+    }
+}

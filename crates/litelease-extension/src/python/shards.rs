@@ -1,0 +1,255 @@
+//! Members of groups that share shards, for Python: handles on those of `litelease-hold`, in
+//! capsules. A capsule that is freed leaves.
+
+use std::ffi::CStr;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+
+use litelease_hold::file::{FileError, ShardEvent, Shards, ShardsOptions};
+use litelease_hold::{Held, HoldError, Loss, Lost};
+
+use crate::python::api::{
+    Object, Raised, Raw, Result, integer, list, py, string, tuple, without_gil,
+};
+use crate::python::holds::{
+    Ending, SLICE, ending, ends_with, failed, file_at, in_duration, lease_tuple, name_at, of_loss,
+    optional, run, seconds,
+};
+use crate::python::values::to_integer;
+use crate::python::{Context, context, guarded, raise};
+
+const SHARDS: &CStr = c"litelease.shards";
+
+/// A member, until it leaves.
+struct PythonShards {
+    /// The process that has joined. Asked first: in a forked one the locks may be taken for ever.
+    process: u32,
+    member: String,
+    shards: ManuallyDrop<Shards>,
+}
+
+impl Ending for PythonShards {
+    fn end(&self, _: &'static str, _: &str) -> Option<Held> {
+        if self.is_forked() { None } else { self.shards.stop() }
+    }
+}
+
+impl PythonShards {
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+}
+
+impl Drop for PythonShards {
+    fn drop(&mut self) {
+        // A forked process leaves it alone.
+        if !self.is_forked() {
+            // SAFETY: it is not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.shards) };
+        }
+    }
+}
+
+/// Joins a group. Its arguments are the path, the group, the number of its shards, the id of the
+/// member, the ttl and the drain in ms, the number of the connection or None, and None.
+///
+/// Answers the capsule with the owner text; or owner, token and expiry of the lease that is in the
+/// way; or the other number of shards.
+pub(crate) unsafe extern "C" fn join(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let given = Object::borrowed(arguments)?;
+        let (group, id) = (name_at(context, &given, 1)?, name_at(context, &given, 3)?);
+        let count = given.item(2)?;
+        if !context.names.is_integer(&count) {
+            let text = format!("count must be a whole number, got {}", count.shown());
+            return Err(context.names.type_error(&text));
+        }
+        let count = to_integer(&count).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+        let ms = |at| Ok(in_duration(to_integer(&given.item(at)?).unwrap_or(0)));
+        let options = ShardsOptions::new(&id, ms(4)?).drain(ms(5)?);
+        let (file, number) = (file_at(context, &given.item(0)?)?, given.item(6)?);
+        let joined = run(context, &file, &given.item(7)?, |aside| {
+            Shards::join(aside, &group, count, options)
+        })?;
+        match joined.answer {
+            Ok(shards) => {
+                let owner = string(shards.owner())?;
+                let member = format!("{group}/member/{id}");
+                let capsule = capsule_of(member, shards, optional(context, &number))?;
+                tuple(vec![capsule, owner])
+            }
+            Err(HoldError::Busy(current)) => lease_tuple(&current),
+            Err(HoldError::Lease(FileError::ShardCount { count, .. })) => integer(count),
+            Err(error) => raise(context, failed(error)),
+        }
+    })
+}
+
+fn capsule_of(member: String, shards: Shards, number: Option<i64>) -> Result<Object> {
+    let process = std::process::id();
+    let shards = Arc::new(PythonShards { process, member, shards: ManuallyDrop::new(shards) });
+    let weak: Weak<PythonShards> = Arc::downgrade(&shards);
+    ends_with(number, weak);
+    let raw = Arc::into_raw(shards);
+    // SAFETY: the capsule gives the reference back with its destructor.
+    unsafe {
+        let capsule = (py().PyCapsule_New)(raw.cast_mut().cast(), SHARDS.as_ptr(), Some(free));
+        if capsule.is_null() {
+            drop(Arc::from_raw(raw));
+        }
+        Object::owned(capsule)
+    }
+}
+
+unsafe extern "C" fn free(capsule: Raw) {
+    // SAFETY: Python calls it once, for a capsule of `capsule_of`.
+    let shards = unsafe {
+        let shards = (py().PyCapsule_GetPointer)(capsule, SHARDS.as_ptr());
+        if shards.is_null() {
+            return;
+        }
+        Arc::from_raw(shards.cast::<PythonShards>())
+    };
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(shards)));
+}
+
+/// Calls `work` with the member of a capsule and the other arguments. What is lost is answered with
+/// its name, the kind and the text.
+fn with_shards(
+    shared: Raw,
+    arguments: Raw,
+    work: impl FnOnce(&'static Context, &Shards, &Object) -> Result<Answer>,
+) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let arguments = Object::borrowed(arguments)?;
+        // SAFETY: the capsule has a reference, and this makes another.
+        let shards = unsafe {
+            let shards = (py().PyCapsule_GetPointer)(arguments.item(0)?.as_raw(), SHARDS.as_ptr());
+            if shards.is_null() {
+                return Err(Raised);
+            }
+            Arc::increment_strong_count(shards.cast::<PythonShards>());
+            Arc::from_raw(shards.cast::<PythonShards>())
+        };
+        let answer = match shards.is_forked() {
+            true => {
+                let name = shards.member.clone();
+                Err(Lost { name, reason: Loss::Forked }.into())
+            }
+            false => work(context, &shards.shards, &arguments)?,
+        };
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(HoldError::Lost(Lost { name, reason })) => {
+                let (kind, text) = of_loss(&reason);
+                tuple(vec![string(&name)?, string(kind)?, string(&text)?])
+            }
+            Err(error) => raise(context, failed(error)),
+        }
+    })
+}
+
+type Answer = std::result::Result<Object, HoldError<FileError>>;
+
+fn shard_at(given: &Object) -> Result<usize> {
+    let shard = to_integer(&given.item(1)?).and_then(|shard| usize::try_from(shard).ok());
+    Ok(shard.unwrap_or(usize::MAX))
+}
+
+/// Waits for an event, for so many seconds and for 50 ms at most. Answers None, or the number of
+/// the shard and what has happened, in a tuple of its own.
+pub(crate) unsafe extern "C" fn next(shared: Raw, arguments: Raw) -> Raw {
+    with_shards(shared, arguments, |context, shards, given| {
+        let time = seconds(&given.item(1)?).min(SLICE);
+        let Some(_counted) = context.calls.begin() else { return Err(ending(context)) };
+        let mut next = Ok(None);
+        without_gil(|| next = shards.next(time));
+        let event = match next {
+            Ok(Some(event)) => event,
+            Ok(None) => return Ok(Ok(context.names.none()?)),
+            Err(error) => return Ok(Err(error)),
+        };
+        let number = |shard: usize| integer(i64::try_from(shard).unwrap_or(i64::MAX));
+        Ok(Ok(match event {
+            ShardEvent::Assigned { shard, token, checkpoint } => {
+                let checkpoint = match checkpoint {
+                    Some((token, value, at_ms)) => tuple(vec![
+                        integer(token)?,
+                        context.names.object_of(value.value())?,
+                        integer(at_ms)?,
+                    ])?,
+                    None => context.names.none()?,
+                };
+                tuple(vec![number(shard)?, tuple(vec![integer(token)?, checkpoint])?])?
+            }
+            ShardEvent::Requested { shard, until_ms } => {
+                tuple(vec![number(shard)?, integer(until_ms)?])?
+            }
+            ShardEvent::Lost { shard, reason } => {
+                let (kind, text) = of_loss(&reason);
+                let reason = vec![string(kind)?, string(&text)?, context.names.none()?];
+                tuple(vec![number(shard)?, tuple(reason)?])?
+            }
+            _ => context.names.none()?,
+        }))
+    })
+}
+
+/// Answers the numbers of the shards that are the member's.
+pub(crate) unsafe extern "C" fn held(shared: Raw, arguments: Raw) -> Raw {
+    with_shards(shared, arguments, |_, shards, _| {
+        let held = shards.held().into_iter();
+        let held = held.map(|shard| integer(i64::try_from(shard).unwrap_or(i64::MAX)));
+        Ok(Ok(list(held.collect::<Result<_>>()?)?))
+    })
+}
+
+pub(crate) unsafe extern "C" fn check(shared: Raw, arguments: Raw) -> Raw {
+    with_shards(shared, arguments, |context, shards, given| {
+        let checked = shards.check(shard_at(given)?);
+        Ok(checked.map_err(HoldError::Lost).and(Ok(context.names.none()?)))
+    })
+}
+
+pub(crate) unsafe extern "C" fn checkpoint(shared: Raw, arguments: Raw) -> Raw {
+    with_shards(shared, arguments, |context, shards, given| {
+        let (shard, value) = (shard_at(given)?, context.value_at(given, 2)?);
+        let mut stored = Ok(());
+        without_gil(|| stored = shards.checkpoint(shard, value.value()));
+        Ok(stored.and(Ok(context.names.none()?)))
+    })
+}
+
+/// Answers whether another member had requested the shard.
+pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
+    with_shards(shared, arguments, |_, shards, given| {
+        let (shard, mut handed) = (shard_at(given)?, Ok(false));
+        without_gil(|| handed = shards.hand_over(shard));
+        Ok(match handed {
+            Ok(handed) => Ok(integer(i64::from(handed))?),
+            Err(error) => Err(error),
+        })
+    })
+}
+
+/// Gives a shard up.
+pub(crate) unsafe extern "C" fn release(shared: Raw, arguments: Raw) -> Raw {
+    with_shards(shared, arguments, |context, shards, given| {
+        let (shard, mut released) = (shard_at(given)?, Ok(()));
+        without_gil(|| released = shards.release(shard));
+        Ok(released.map_err(HoldError::Lost).and(Ok(context.names.none()?)))
+    })
+}
+
+pub(crate) unsafe extern "C" fn leave(shared: Raw, arguments: Raw) -> Raw {
+    with_shards(shared, arguments, |context, shards, _| {
+        let mut left = Ok(());
+        without_gil(|| left = shards.leave());
+        Ok(left.map_err(HoldError::Lost).and(Ok(context.names.none()?)))
+    })
+}

@@ -1,0 +1,266 @@
+//! The worker of a queue for Python: it receives, extends and settles on a connection of its own.
+//! Handlers run in Python, on the caller's connection.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::CStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use litelease_hold::file::{
+    DatabaseFile, FileConnection, FileDeliveries, FileError, FileQueue, Own, OwnConnection,
+};
+use litelease_hold::{HoldError, Settled, Work, WorkOptions};
+use litelease_store::{Delivered, OwnedValue};
+
+use crate::python::api::{Object, Raised, Raw, Result, integer, py, string, tuple};
+use crate::python::holds::{
+    PythonHeld, Waited, capsule, failed, file_at, in_capsule, in_duration, name_at, optional, run,
+};
+use crate::python::session::Failed;
+use crate::python::values::to_integer;
+use crate::python::{Context, context, guarded, raise, session_of};
+
+const WORKER: &CStr = c"litelease.worker";
+
+/// The time that its connection waits for another one's lock at once.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+
+const SECOND: &str =
+    "another worker runs on this connection: give each worker a connection of its own";
+const REENTERED: &str = "another call on this worker is under way";
+const FORKED: &str =
+    "this process was forked since the worker began: begin another one, on a connection of its own";
+
+/// A worker, as long as its loop runs.
+struct Worker {
+    process: u32,
+    work: Work,
+    file: DatabaseFile,
+    own: OwnConnection<FileConnection>,
+    queue: Arc<FileQueue>,
+    /// The connection on which the handlers work, by its number.
+    number: Option<i64>,
+    /// Answers whether to end before the next item.
+    stop: Object,
+    /// The item that a handler has, or the last one: while there is one, the keeper's connection
+    /// stays open.
+    current: RefCell<Option<(Delivered<OwnedValue>, Arc<PythonHeld>)>>,
+    is_in_call: Cell<bool>,
+    _only: Only,
+}
+
+/// The only worker of a connection.
+struct Only(Arc<AtomicBool>);
+
+impl Only {
+    fn begin(has_worker: &Arc<AtomicBool>) -> Option<Self> {
+        (!has_worker.swap(true, Ordering::SeqCst)).then(|| Only(has_worker.clone()))
+    }
+}
+
+impl Drop for Only {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Begins to work. Its arguments are the session, the path, the queue, the visibility and the first
+/// and the longest delay in ms, whether to end after one item and when none is visible, the number
+/// of the connection, and a function that says whether to stop.
+pub(crate) unsafe extern "C" fn work(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let given = Object::borrowed(arguments)?;
+        let refuse = |kind, text: &str| raise(context, Failed::Kind(kind, text.into()));
+        let file = file_at(context, &given.item(1)?)?;
+        let owner = given.item(0)?;
+        let Some(only) = Only::begin(&session_of(context, &owner)?.has_worker) else {
+            return refuse("LiteleaseError", SECOND);
+        };
+        let time = |at| Ok(in_duration(to_integer(&given.item(at)?).unwrap_or(0)));
+        let options = WorkOptions {
+            first_delay: time(4)?,
+            longest_delay: time(5)?,
+            once: given.item(6)?.is_true()?,
+            until_empty: given.item(7)?.is_true()?,
+            ..WorkOptions::new(time(3)?)
+        };
+        let work = match Work::new(options) {
+            Ok(work) => work,
+            Err(text) => return refuse("ValueError", text),
+        };
+        let name = name_at(context, &given, 2)?;
+        let queue = FileQueue::new(file.clone(), &name, options.visibility);
+        let queue = match queue {
+            Ok(queue) => Arc::new(queue),
+            Err(error) => return refuse("LiteleaseError", &error.to_string()),
+        };
+        let opened = run(context, &file, &context.names.none, |aside| aside.open(BUSY_TIMEOUT))?;
+        let own = match opened.answer {
+            Ok(own) => own,
+            Err(error) => return raise(context, failed(HoldError::Lease(error))),
+        };
+        let worker = Box::into_raw(Box::new(Worker {
+            process: std::process::id(),
+            work,
+            file,
+            own,
+            queue,
+            number: optional(context, &given.item(8)?),
+            stop: given.item(9)?,
+            current: RefCell::default(),
+            is_in_call: Cell::new(false),
+            _only: only,
+        }));
+        // SAFETY: the capsule frees the worker with its destructor.
+        unsafe {
+            let made = (py().PyCapsule_New)(worker.cast(), WORKER.as_ptr(), Some(free));
+            if made.is_null() {
+                drop(Box::from_raw(worker));
+            }
+            Object::owned(made)
+        }
+    })
+}
+
+unsafe extern "C" fn free(capsule: Raw) {
+    // SAFETY: Python calls it once, for a capsule that `work` made, while nobody refers to it.
+    unsafe {
+        let worker = (py().PyCapsule_GetPointer)(capsule, WORKER.as_ptr()).cast::<Worker>();
+        // A forked process leaves it alone: its locks may be taken for ever.
+        if worker.is_null() || (*worker).process != std::process::id() {
+            return;
+        }
+        let worker = Box::from_raw(worker);
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(worker)));
+    }
+}
+
+/// Waits for the next item. Answers id, receipt, attempt, token, deadline and body, and the capsule
+/// of its delivery; or None if the work is over.
+pub(crate) unsafe extern "C" fn work_next(shared: Raw, arguments: Raw) -> Raw {
+    with_worker(shared, arguments, |context, worker, _| {
+        let waited = run(context, &worker.file, &worker.stop, |aside| worker.receive(aside.go_on))?;
+        let received = match waited.answer {
+            Ok(received) => received,
+            Err(_) if waited.was_stopped => None,
+            Err(error) => return raise(context, failed(error)),
+        };
+        let Some((mut item, held)) = received else { return context.names.none() };
+        let body = std::mem::take(&mut item.body);
+        let answer = tuple(vec![
+            integer(item.id)?,
+            string(&item.receipt)?,
+            integer(item.attempt)?,
+            integer(item.token)?,
+            integer(item.deadline_ms)?,
+            context.names.object_of(body.value())?,
+            capsule(&held, worker.number)?,
+        ]);
+        drop(worker.current.replace(Some((item, held))));
+        answer
+    })
+}
+
+/// Ends the work on an item: acknowledges it, or gives it back with a note, unless that was done.
+/// Answers what became of it.
+pub(crate) unsafe extern "C" fn work_end(shared: Raw, arguments: Raw) -> Raw {
+    with_worker(shared, arguments, |context, worker, arguments| {
+        let note = arguments.item(1)?;
+        let note = match context.names.is_none(&note) {
+            true => None,
+            false => Some(note.text()?.to_owned()),
+        };
+        let current = worker.current.borrow();
+        let Some((item, held)) = &*current else { return string(word(Settled::Lost)) };
+        let none = &context.names.none;
+        let Waited { answer, .. } = run(context, &worker.file, none, |aside| {
+            let is_held = || held.over().is_none();
+            let from = worker.deliveries(aside.go_on);
+            let settled = worker.work.settle(&from, item, held.settled(), note, is_held);
+            held.settle(*settled.as_ref().unwrap_or(&Settled::Lost));
+            settled
+        })?;
+        match answer {
+            Ok(settled) => string(word(settled)),
+            Err(error) => raise(context, failed(HoldError::Lease(error))),
+        }
+    })
+}
+
+/// Notes what the handler itself has done with an item: the capsule of its delivery, and a word.
+pub(crate) unsafe extern "C" fn item_settled(_: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        let arguments = Object::borrowed(arguments)?;
+        let (held, how) = (in_capsule(&arguments.item(0)?)?, arguments.item(1)?);
+        let all = [Settled::Done, Settled::GivenBack, Settled::Buried];
+        let how = how.text()?;
+        held.settle(all.into_iter().find(|one| word(*one) == how).unwrap_or(Settled::Lost));
+        arguments.item(1)
+    })
+}
+
+/// The word for it, as the counts of a worker have it in Python.
+fn word(settled: Settled) -> &'static str {
+    match settled {
+        Settled::Done => "done",
+        Settled::GivenBack => "given_back",
+        Settled::Buried => "buried",
+        Settled::Lost => "lost",
+    }
+}
+
+/// Calls `work` with the worker of a capsule and the other arguments.
+fn with_worker(
+    shared: Raw,
+    arguments: Raw,
+    work: impl FnOnce(&'static Context, &Worker, &Object) -> Result<Object>,
+) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let arguments = Object::borrowed(arguments)?;
+        let capsule = arguments.item(0)?;
+        // SAFETY: the capsule has the worker for as long as this refers to it.
+        let worker = unsafe {
+            let worker = (py().PyCapsule_GetPointer)(capsule.as_raw(), WORKER.as_ptr());
+            worker.cast::<Worker>().as_ref().ok_or(Raised)?
+        };
+        let refuse = |text: &str| raise(context, Failed::Kind("LiteleaseError", text.into()));
+        if worker.process != std::process::id() {
+            return refuse(FORKED);
+        }
+        if worker.is_in_call.replace(true) {
+            return refuse(REENTERED);
+        }
+        let answer = work(context, worker, &arguments);
+        worker.is_in_call.set(false);
+        answer
+    })
+}
+
+impl Worker {
+    fn deliveries<'w>(
+        &'w self,
+        go_on: &'w dyn Fn() -> Result<(), FileError>,
+    ) -> FileDeliveries<Own<'w, &'w OwnConnection<FileConnection>>> {
+        FileDeliveries::new(Own { own: &self.own, go_on }, &self.queue, None)
+    }
+
+    #[allow(clippy::type_complexity)] // an item, and its delivery
+    fn receive(
+        &self,
+        go_on: &dyn Fn() -> Result<(), FileError>,
+    ) -> Result<Option<(Delivered<OwnedValue>, Arc<PythonHeld>)>, HoldError<FileError>> {
+        let from = self.deliveries(go_on);
+        while let Some((item, start)) = self.work.next(&from)? {
+            if let Some(held) = self.work.keep(&from, &item, start)? {
+                return Ok(Some((item, PythonHeld::new(held, None, false))));
+            }
+        }
+        Ok(None)
+    }
+}
