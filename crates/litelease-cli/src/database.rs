@@ -22,7 +22,7 @@ pub(crate) fn path(common: &Common) -> Result<PathBuf> {
             printable(url)
         )));
     }
-    if let Some(url) = EngineUrl::of(common)? {
+    if let Some(url) = EngineUrl::from_common(common)? {
         return Err(Failure::usage(format!(
             "this works on a file only, not at {}: name the file with --db",
             url.shown()
@@ -71,7 +71,7 @@ pub(crate) fn prepare(common: &Common) -> Result<PathBuf> {
     if common.db.is_none()
         && let Some(folder) = path.parent()
     {
-        // As the XDG specification wants it: nobody else's business.
+        // Private to the user, as the XDG specification wants it.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|error| {
             Failure::failed("Folder", format!("cannot make {}: {error}", folder.display()))
@@ -96,7 +96,7 @@ pub(crate) fn open_patiently(common: &Common, wait: Duration) -> Result<Liteleas
             opened => break opened?,
         }
     };
-    // Whoever waits longer tries again and again.
+    // A caller that waits longer tries again and again.
     db.conn().busy_timeout(PATIENCE).map_err(litelease::Error::from)?;
     Ok(db)
 }
@@ -112,7 +112,7 @@ pub(crate) fn release_patiently(path: &Path, lease: &Lease) -> bool {
         connection.busy_timeout(left.min(PATIENCE))?;
         Litelease::from_connection(connection).release(lease)
     };
-    // Rejected, it was ended by somebody else or by itself.
+    // If it is rejected, another process has ended it, or it has expired.
     release().is_ok()
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn check_moved(db: &Litelease) -> Result<()> {
 
 /// Opens a file for reading, and creates nothing. Returns `None` if nothing was ever leased: the
 /// file is missing or empty.
-pub(crate) fn look(common: &Common) -> Result<Option<Litelease>> {
+pub(crate) fn open_for_reading(common: &Common) -> Result<Option<Litelease>> {
     if !path(common)?.exists() {
         return Ok(None);
     }

@@ -24,7 +24,7 @@ pub(crate) struct EngineUrl {
 
 impl EngineUrl {
     /// Returns the URL that `--db` or `$LITELEASE_DB` has, if it is none of a file.
-    pub(crate) fn of(common: &Common) -> Result<Option<Self>> {
+    pub(crate) fn from_common(common: &Common) -> Result<Option<Self>> {
         match common.db.as_ref().and_then(|db| db.to_str()) {
             Some(url) if cluster::EngineUrl::is_url(url) => {
                 EngineUrl::read("--db", url, common.is_db_argument).map(Some)
@@ -37,7 +37,7 @@ impl EngineUrl {
         }
     }
 
-    /// Reads a URL. `flag` is where it comes from, and `is_argument` whether everybody can see it
+    /// Reads a URL. `flag` is where it comes from, and `is_argument` whether every user can see it
     /// there.
     pub(crate) fn read(flag: &str, text: &str, is_argument: bool) -> Result<Self> {
         let wrong = |reason: String| Failure::usage(format!("{flag}: {reason}"));
@@ -70,7 +70,7 @@ impl EngineUrl {
         Ok(EngineUrl { whole, bare, shown: parsed.to_string() })
     }
 
-    /// Returns the URL with its password, for nobody but the engine.
+    /// Returns the URL with its password, only for the engine.
     pub(crate) fn whole(&self) -> &str {
         &self.whole
     }

@@ -13,7 +13,7 @@ use crate::{Common, database};
 pub(crate) mod code {
     /// Done.
     pub(crate) const OK: u8 = 0;
-    /// The answer is no: busy, rejected, nobody has it, timed out.
+    /// The answer is no: busy, rejected, not held, timed out.
     pub(crate) const NO: u8 = 1;
     /// The command line makes no sense.
     pub(crate) const USAGE: u8 = 64;
@@ -40,9 +40,9 @@ pub(crate) struct Failure {
     pub(crate) code: u8,
     kind: &'static str,
     message: String,
-    /// Who is in the way, for JSON.
+    /// The holder that is in the way, for JSON.
     busy: Option<Value>,
-    /// Whether it has nothing to do with the file of the leases.
+    /// It has nothing to do with the file of the leases.
     is_elsewhere: bool,
 }
 
@@ -103,14 +103,14 @@ impl Failure {
 
     /// The same, with the file in front if it is about the file and does not name it yet.
     pub(crate) fn naming_file(self, common: &Common) -> Self {
-        let file = match (common.server(), EngineUrl::of(common), database::path(common)) {
+        let file = match (common.server(), EngineUrl::from_common(common), database::path(common)) {
             (Ok(Some(url)), _, _) => url.to_owned(),
             (_, Ok(Some(url)), _) => url.shown().to_owned(),
             (_, _, Ok(path)) => path.display().to_string(),
             _ => return self,
         };
         if self.kind == "TokenExhausted"
-            && let Ok(Some(db)) = database::look(common)
+            && let Ok(Some(db)) = database::open_for_reading(common)
             && let Ok(Some(retirement)) = db.retirement()
         {
             let moved_to = printable(&retirement.moved_to);
@@ -125,7 +125,7 @@ impl Failure {
     }
 
     /// Prints it on standard error, in one line.
-    pub(crate) fn tell(&self, as_json: bool) {
+    pub(crate) fn print(&self, as_json: bool) {
         if as_json {
             let mut error = json!({ "error": self.kind, "message": self.message });
             if let Some(who) = &self.busy {

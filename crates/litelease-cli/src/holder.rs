@@ -17,7 +17,7 @@ pub(crate) struct Holder {
 impl Holder {
     /// Looks up the process of an owner text. Returns `None` unless that very process is running
     /// here.
-    pub(crate) fn of(owner: &str) -> Option<Self> {
+    pub(crate) fn find(owner: &str) -> Option<Self> {
         let who = Identity::parse(owner)?;
         let folder = format!("/proc/{}", who.pid);
         let user = user_name(fs::metadata(&folder).ok()?.uid());
@@ -88,9 +88,9 @@ mod tests {
     #[test]
     fn a_running_process_is_found_and_a_successor_of_its_number_is_not() {
         let parent = Identity::of_parent();
-        assert!(Holder::of(&parent.to_string()).is_some_and(|holder| !holder.command.is_empty()));
+        assert!(Holder::find(&parent.to_string()).is_some_and(|holder| !holder.command.is_empty()));
         let other = Identity { start: parent.start.map(|start| start + 1), ..parent };
-        assert!(Holder::of(&other.to_string()).is_none());
-        assert!(Holder::of("worker-a").is_none());
+        assert!(Holder::find(&other.to_string()).is_none());
+        assert!(Holder::find("worker-a").is_none());
     }
 }

@@ -3,7 +3,7 @@
 //! One file per subcommand in `commands/`; each is its arguments and what it does. Exit codes are
 //! in `exit.rs`.
 
-// They panic where nobody can read what they print; `output.rs` has what does not.
+// They panic if the reader is gone; the functions of `output.rs` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;
@@ -56,7 +56,7 @@ pub(crate) struct Common {
         hide_env_values = true
     )]
     db: Option<PathBuf>,
-    /// Whether `db` stands on the command line.
+    /// `db` stands on the command line.
     #[arg(skip)]
     is_db_argument: bool,
     /// The URL of a server to use instead of a file: https://HOST or http://127.0.0.1:7070
@@ -118,7 +118,7 @@ const EXAMPLES: &str = "Examples:
   litelease demo                          why a token is better than a lock, in 6 seconds";
 
 fn main() -> ExitCode {
-    // What comes after a -- is somebody else's.
+    // Words after a -- belong to the command that is run.
     let wants_json =
         std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
     let matches = match Cli::command().try_get_matches() {
@@ -147,7 +147,7 @@ fn end(failure: &Failure, as_json: bool) -> ExitCode {
             libc::raise(libc::SIGPIPE);
         }
     }
-    failure.tell(as_json);
+    failure.print(as_json);
     ExitCode::from(failure.code)
 }
 
@@ -167,7 +167,7 @@ fn tell_usage(error: &clap::Error, wants_json: bool) -> ExitCode {
     if let ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =
         error.kind()
     {
-        Failure::usage(format!("a command is missing: see {subcommand} --help")).tell(wants_json);
+        Failure::usage(format!("a command is missing: see {subcommand} --help")).print(wants_json);
         return ExitCode::from(code::USAGE);
     }
     let text = error.render().to_string();
@@ -185,10 +185,10 @@ fn tell_usage(error: &clap::Error, wants_json: bool) -> ExitCode {
             _ => " --db FILE",
         };
         let text = format!("{said}: write litelease {word}{name} -- COMMAND");
-        Failure::usage(text).tell(wants_json);
+        Failure::usage(text).print(wants_json);
         return ExitCode::from(code::USAGE);
     }
-    Failure::usage(format!("{said}: see {subcommand} --help")).tell(wants_json);
+    Failure::usage(format!("{said}: see {subcommand} --help")).print(wants_json);
     ExitCode::from(code::USAGE)
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn entry(listed: &LeaseRow) -> Value {
     let owner = listed.tenure.as_ref().map(|(owner, _)| owner);
     let expires_at_ms = listed.tenure.as_ref().map(|(_, expiry)| *expiry);
     let who = owner.and_then(|owner| Identity::parse(owner));
-    let holder = owner.and_then(|owner| Holder::of(owner));
+    let holder = owner.and_then(|owner| Holder::find(owner));
     json!({
         "name": listed.name,
         "owner": owner,

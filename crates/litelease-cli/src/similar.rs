@@ -1,4 +1,4 @@
-//! "Did you mean": the known name that is closest to one that nobody ever claimed.
+//! "Did you mean": the known name that is closest to one that was never claimed.
 
 use litelease::{Litelease, Reason};
 

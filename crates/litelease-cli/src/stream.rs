@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 
-/// Writes all of `text` to standard output. Colours are left out where nobody sees them.
+/// Writes all of `text` to standard output. Colours are left out unless a terminal shows them.
 pub(crate) fn write_out(text: &str) -> Result<()> {
     if WAS_CLOSED.load(Ordering::Relaxed) {
         return Err(Error::from_raw_os_error(libc::EBADF));
@@ -28,7 +28,7 @@ pub(crate) fn write_bytes(bytes: &[u8]) -> Result<()> {
     stream.write_all(bytes)
 }
 
-/// Writes `text` to standard error. Where that fails, there is nobody left to tell.
+/// Writes `text` to standard error. An error is ignored: there is no other place to report it.
 pub(crate) fn write_error(text: &str) {
     let choice = AutoStream::choice(&std::io::stderr());
     let _ = write(libc::STDERR_FILENO, choice, text);
@@ -46,8 +46,8 @@ fn write(descriptor: i32, choice: ColorChoice, text: &str) -> Result<()> {
     }
 }
 
-/// Whether this process was started without a standard output (`>&-`). The standard library puts
-/// /dev/null there before `main`, which takes everything and tells nobody.
+/// This process was started without a standard output (`>&-`). The standard library puts /dev/null
+/// there before `main`, so that writes to it would seem to succeed.
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_closed() {

@@ -41,7 +41,7 @@ pub(crate) enum Target {
 impl Target {
     /// Returns where the command works. Opens nothing yet.
     pub(crate) fn open(common: &Common) -> Result<Self> {
-        match (common.server()?, EngineUrl::of(common)?) {
+        match (common.server()?, EngineUrl::from_common(common)?) {
             (Some(url), _) => Ok(Target::Server(Server::open(url)?)),
             (None, Some(url)) => Ok(Target::Engine(Engine::new(url))),
             (None, None) => Ok(Target::File(File::new(common)?)),
@@ -75,11 +75,11 @@ impl Target {
         }
     }
 
-    pub(crate) fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
+    pub(crate) fn claim(&self, claim: &Claim<'_>) -> Result<ClaimResult> {
         match self {
-            Target::File(file) => file.claim(ask),
-            Target::Server(server) => server.claim(ask),
-            Target::Engine(engine) => engine.claim(ask),
+            Target::File(file) => file.claim(claim),
+            Target::Server(server) => server.claim(claim),
+            Target::Engine(engine) => engine.claim(claim),
         }
     }
 
@@ -176,7 +176,7 @@ impl Target {
         }
     }
 
-    /// Returns the known names: with `all` also those that nobody has.
+    /// Returns the known names: with `all` also free ones.
     pub(crate) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         match self {
             Target::File(file) => file.list(all),
@@ -210,7 +210,7 @@ impl Target {
         }
     }
 
-    /// Waits until nobody has the name. Returns the holder if the time is over before.
+    /// Waits until the name is free. Returns the holder if the time is over before.
     pub(crate) fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<Lease>> {
         match self {
             Target::File(file) => file.wait_free(name, wait),
@@ -229,16 +229,16 @@ impl Target {
     }
 
     /// Checks whether the place stores the limits of what is held. Otherwise the hold keeps them.
-    pub(crate) fn stores_limits(&self, ask: &Ask) -> bool {
-        ask.slots.is_none() && !matches!(self, Target::Engine(_))
+    pub(crate) fn stores_limits(&self, wanted: &HoldRequest) -> bool {
+        wanted.slots.is_none() && !matches!(self, Target::Engine(_))
     }
 
     /// Claims a name, or borrows a slot, and keeps it alive.
-    pub(crate) fn hold(&self, ask: &Ask) -> Result<Tenure> {
+    pub(crate) fn hold(&self, wanted: &HoldRequest) -> Result<Tenure> {
         match self {
-            Target::File(file) => file.hold(ask),
-            Target::Server(server) => server.hold(ask),
-            Target::Engine(engine) => engine.hold(ask),
+            Target::File(file) => file.hold(wanted),
+            Target::Server(server) => server.hold(wanted),
+            Target::Engine(engine) => engine.hold(wanted),
         }
     }
 
@@ -374,14 +374,14 @@ impl From<BreakResult> for Verdict<(String, i64)> {
 /// Why a verb was rejected.
 pub(crate) struct Rejection {
     pub(crate) reason: String,
-    /// Whether nobody was ever granted the name.
+    /// The name was never granted.
     pub(crate) is_unknown: bool,
     pub(crate) current: Option<Lease>,
 }
 
-/// What `run` asks for.
+/// A lease or a slot that `run` or `hold` asks for.
 #[derive(Clone)]
-pub(crate) struct Ask {
+pub(crate) struct HoldRequest {
     pub(crate) name: String,
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
@@ -505,7 +505,7 @@ impl Seen {
 pub(crate) fn engine(common: &Common) -> Result<Option<Engine>> {
     match common.server()? {
         Some(_) => Ok(None),
-        None => Ok(EngineUrl::of(common)?.map(Engine::new)),
+        None => Ok(EngineUrl::from_common(common)?.map(Engine::new)),
     }
 }
 

@@ -13,9 +13,9 @@ use crate::output::{complain, held_by};
 use crate::target::Target;
 
 /// Shorter waits are not reported.
-const FIRST_LOOK: Duration = Duration::from_millis(300);
+const FIRST_POLL: Duration = Duration::from_millis(300);
 
-/// The time between later looks. Holders that change faster are not all shown.
+/// The time between later polls. Holders that change faster are not all shown.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// Runs `wait`, and meanwhile prints who has the name, if standard error is a terminal and
@@ -26,24 +26,23 @@ pub(crate) fn while_waiting<T>(common: &Common, name: &str, wait: impl FnOnce() 
     }
     let (waiting, is_over) = channel();
     let (common, name) = (common.clone(), name.to_owned());
-    // Without a thread it is only less talkative. Nobody waits for its end: the terminal may be
-    // stopped.
-    let _ =
-        thread::Builder::new().name("teller".into()).spawn(move || tell(&common, &name, &is_over));
+    // Without a thread it is only less talkative. It is not joined: the terminal may be stopped.
+    let print = move || print_holders(&common, &name, &is_over);
+    let _ = thread::Builder::new().name("progress".into()).spawn(print);
     let answer = wait();
     drop::<std::sync::mpsc::Sender<()>>(waiting);
     answer
 }
 
-fn tell(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
-    let mut pause = FIRST_LOOK;
-    let mut told = String::new();
+fn print_holders(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
+    let mut pause = FIRST_POLL;
+    let mut last = String::new();
     let mut last_writer = None;
     loop {
         if is_over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
             return None;
         }
-        pause = if told.is_empty() { FIRST_LOOK } else { PAUSE };
+        pause = if last.is_empty() { FIRST_POLL } else { PAUSE };
         // A connection of its own: the one that waits is in use. What cannot be seen now may be
         // seen later.
         let place = Target::open(common).ok()?;
@@ -59,15 +58,15 @@ fn tell(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
                 continue;
             }
         };
-        if key != told && is_over.recv_timeout(Duration::ZERO) == Err(RecvTimeoutError::Timeout) {
+        if key != last && is_over.recv_timeout(Duration::ZERO) == Err(RecvTimeoutError::Timeout) {
             complain(&format!("litelease: waiting: {line}"));
-            (told, pause) = (key, PAUSE);
+            (last, pause) = (key, PAUSE);
         }
     }
 }
 
 fn for_holder(current: &Lease) -> String {
-    let what = Holder::of(&current.owner).map_or_else(String::new, |holder| {
+    let what = Holder::find(&current.owner).map_or_else(String::new, |holder| {
         format!("; it is {}, by {}", holder.line(), holder.user)
     });
     format!("{} unless renewed{what}", held_by(current))

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use litelease_core::Claimant;
 
-use crate::change::{Ask, Kind, Patience, millis};
+use crate::change::{Kind, Operation, Patience, millis};
 use crate::cluster::Cluster;
 use crate::engine::{Error, Loaded, LoadedRow, Result, Stored, StoredRow};
 use crate::limits::in_ms;
-use crate::recall::Known;
+use crate::row_cache::Known;
 use crate::verbs::renews;
 use crate::{Lease, RenewResult};
 
@@ -47,8 +47,8 @@ impl Cluster {
     /// # use litelease_cluster::*;
     /// # let cluster = Cluster::on(MemoryEngine::new());
     /// # let ttl = Duration::from_secs(30);
-    /// let a = cluster.claim("a", "me", ttl)?.acquired().expect("nobody has it");
-    /// let b = cluster.claim("b", "me", ttl)?.acquired().expect("nobody has it");
+    /// let a = cluster.claim("a", "me", ttl)?.acquired().expect("it is free");
+    /// let b = cluster.claim("b", "me", ttl)?.acquired().expect("it is free");
     /// cluster.break_lease("b")?;
     /// let answers = cluster.renew_all(&[a, b], ttl);
     /// assert!(matches!(answers[0], Ok(RenewResult::Renewed(_))));
@@ -78,8 +78,8 @@ impl Cluster {
         let mut batch = Batch {
             cluster: self,
             asked,
-            started: self.shared.host.counted(),
-            until: self.shared.host.counted().saturating_add(time),
+            started: self.shared.host.monotonic(),
+            until: self.shared.host.monotonic().saturating_add(time),
             answers: asked.iter().map(|_| None).collect(),
         };
         let mut failed = Error::Locked("others were faster each time".into());
@@ -120,7 +120,7 @@ impl Batch<'_> {
         self.renew(&seen, unknown.into_iter().zip(loaded.rows).collect(), false)
     }
 
-    /// Returns the rows that this handle wrote last, under one mark, and the others.
+    /// Returns the rows that this handle wrote last, under one token floor, and the others.
     #[allow(clippy::type_complexity)]
     fn known(&self, open: Vec<usize>) -> (Option<(Loaded, Vec<(usize, LoadedRow)>)>, Vec<usize>) {
         let mut found: Option<(Loaded, Vec<(usize, LoadedRow)>)> = None;
@@ -131,7 +131,7 @@ impl Batch<'_> {
             match (row, &mut found) {
                 (Some((row, known)), None) => found = Some((known, vec![(at, row)])),
                 (Some((row, known)), Some((seen, rows)))
-                    if (known.mark, known.boot) == (seen.mark, seen.boot) =>
+                    if (known.floor, known.incarnation) == (seen.floor, seen.incarnation) =>
                 {
                     // Each of these is no earlier than the engine's clock.
                     seen.server_ms = seen.server_ms.max(known.server_ms);
@@ -165,8 +165,8 @@ impl Batch<'_> {
         rows: Vec<(usize, LoadedRow)>,
         is_known: bool,
     ) -> Result<()> {
-        let asked = self.cluster.shared.host.counted();
-        let attempt = self.cluster.shared.host.attempt();
+        let asked = self.cluster.shared.host.monotonic();
+        let attempt = self.cluster.shared.host.random_id();
         let mut names = BTreeSet::new();
         let mut allowed = Vec::with_capacity(rows.len());
         for (at, row) in rows {
@@ -175,7 +175,7 @@ impl Batch<'_> {
                 // Asked for twice: once now, and once in the next round.
                 Ok(Ok(_)) => {}
                 // Others may have changed the row since.
-                Ok(Err(_)) if is_known => self.cluster.memory().forget_known(self.asked[at].name),
+                Ok(Err(_)) if is_known => self.cluster.cache().forget_known(self.asked[at].name),
                 Ok(Err(answer)) => self.answers[at] = Some(Ok(answer)),
                 Err(error) => self.answers[at] = Some(Err(error)),
             }
@@ -197,15 +197,15 @@ impl Batch<'_> {
     ) -> Result<Result<Allowed, RenewResult>> {
         let Renewing { name, who, ttl_ms } = self.asked[at];
         let decide = renews(who, ttl_ms);
-        let judged = self.cluster.judge(seen, &row)?;
-        let decision = decide(&judged, seen.mark.epoch.floor)?;
+        let at_now = self.cluster.row_at_now(seen, &row)?;
+        let decision = decide(&at_now, seen.floor.epoch.floor)?;
         let Some(write) = decision.write else { return Ok(Err(decision.answer)) };
-        let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
-        let change = self.cluster.change_to(&ask, seen, &row, &judged, write, attempt)?;
-        let stored = change.rows.into_iter().next().filter(|_| change.mark.is_none());
+        let verb = Operation { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
+        let change = self.cluster.change_to(&verb, seen, &row, &at_now, write, attempt)?;
+        let stored = change.rows.into_iter().next().filter(|_| change.floor.is_none());
         let Some((_, new)) = stored else {
-            // It needs a new mark, as after a row was written by hand.
-            return self.cluster.change(&ask).map(|answered| Err(answered.answer));
+            // It needs a new floor, as after a row was written by hand.
+            return self.cluster.change(&verb).map(|answered| Err(answered.answer));
         };
         Ok(Ok(Allowed { at, seen: row, new, answer: decision.answer }))
     }
@@ -218,21 +218,21 @@ impl Batch<'_> {
         let stored = match stored {
             // What of it is stored is not known.
             Err(error) => {
-                let mut memory = self.cluster.memory();
-                allowed.iter().for_each(|allowed| memory.forget_known(&allowed.seen.name));
+                let mut cache = self.cluster.cache();
+                allowed.iter().for_each(|allowed| cache.forget_known(&allowed.seen.name));
                 return Err(error);
             }
             Ok(stored) => stored,
         };
-        let now = self.cluster.shared.host.counted();
-        let mut memory = self.cluster.memory();
+        let now = self.cluster.shared.host.monotonic();
+        let mut cache = self.cluster.cache();
         for (allowed, stored) in allowed.into_iter().zip(stored) {
             let Allowed { at, seen: before, mut new, mut answer } = allowed;
             let (version, server_ms) = match stored {
                 Stored::Done { version } => (version, None),
                 Stored::DoneAt { version, server_ms } => (version, Some(server_ms)),
                 Stored::Conflict => {
-                    memory.forget_known(&before.name);
+                    cache.forget_known(&before.name);
                     continue;
                 }
             };
@@ -246,8 +246,8 @@ impl Batch<'_> {
             let row = LoadedRow { name: name.clone(), version, row: Some(new) };
             let server_ms = server_ms.or(seen.server_ms);
             let loaded = Loaded { rows: vec![row], server_ms, ..seen.without_rows() };
-            memory.begin(&name, version, seen.boot, now, Some(self.started));
-            memory.wrote(&name, Known { loaded, at: asked });
+            cache.begin(&name, (version, seen.incarnation), now, Some(self.started));
+            cache.wrote(&name, Known { loaded, at: asked });
             let is_late = millis(now.saturating_sub(self.started)) >= self.asked[at].ttl_ms;
             self.answers[at] = Some(match answer {
                 RenewResult::Renewed(lease) if is_late && self.cluster.when.is_none() => {
@@ -261,7 +261,7 @@ impl Batch<'_> {
 
     /// Returns how much time is left, or an error if none is.
     fn left(&self) -> Result<Duration> {
-        match self.until.saturating_sub(self.cluster.shared.host.counted()) {
+        match self.until.saturating_sub(self.cluster.shared.host.monotonic()) {
             Duration::ZERO => Err(Error::Unreachable("there was no time left to ask".into())),
             left => Ok(left),
         }

@@ -8,9 +8,9 @@ use litelease_core::{CommitContext, Lease, LeaseRow, Row, State, Step, is_live};
 
 use crate::cluster::Cluster;
 use crate::engine::{
-    Change, Error, Loaded, LoadedRow, Mark, Result, Stored, StoredRow, StoredTenure,
+    Change, Error, Loaded, LoadedRow, Result, Stored, StoredRow, StoredTenure, TokenFloor,
 };
-use crate::recall::Known;
+use crate::row_cache::Known;
 
 /// Conflicts that are tried again at once. After that others get some time.
 const FREE_CONFLICTS: u32 = 3;
@@ -18,9 +18,9 @@ const FREE_CONFLICTS: u32 = 3;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 /// A verb on one name.
-pub(crate) struct Ask<'a, A> {
+pub(crate) struct Operation<'a, A> {
     pub(crate) name: &'a str,
-    /// What it does to a live lease, or to a name that nobody has.
+    /// The rows that it is for: free names, live leases or any.
     pub(crate) kind: Kind,
     /// The ttl that was asked for.
     pub(crate) ttl_ms: Option<i64>,
@@ -28,19 +28,19 @@ pub(crate) struct Ask<'a, A> {
     pub(crate) decide: &'a Decide<'a, A>,
 }
 
-pub(crate) type Decide<'a, A> = dyn Fn(&Judged, i64) -> Result<Decision<A>> + 'a;
+pub(crate) type Decide<'a, A> = dyn Fn(&RowAtNow, i64) -> Result<Decision<A>> + 'a;
 
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
-    /// Claims: nobody may have the name.
+    /// Claims: the name must be free.
     Grant,
     /// Changes what is live, and may begin with the row that this handle wrote last.
     OnLive,
-    /// Changes the row, whoever has it.
+    /// Changes the row, live or not.
     Always,
 }
 
-/// What the rule says, with text of its own.
+/// The rule's decision, with text of its own.
 pub(crate) struct Decision<A> {
     pub(crate) write: Option<Write>,
     pub(crate) answer: A,
@@ -68,7 +68,7 @@ pub(crate) struct Answered<A> {
 /// Without a clock that all clients share, a lease has not one end but two: its holder stops
 /// trusting it at the first, and no other client is granted the name before the last. In between
 /// no client prolongs it, hands it on or takes it.
-pub(crate) struct Judged {
+pub(crate) struct RowAtNow {
     name: String,
     /// The row with the last end: what claims go by.
     pub(crate) row: Option<LeaseRow>,
@@ -79,7 +79,7 @@ pub(crate) struct Judged {
     left_ms: i64,
 }
 
-impl Judged {
+impl RowAtNow {
     /// Returns the row for verbs that must not come too early: it is live until its last end.
     pub(crate) fn row(&self) -> Row<'_> {
         Row::new(&self.name, self.row.as_ref().and_then(LeaseRow::state))
@@ -110,7 +110,7 @@ struct Times {
 }
 
 /// A change whose answer was lost.
-struct Lost<A> {
+struct UnconfirmedWrite<A> {
     seen: Loaded,
     change: Change,
     answer: A,
@@ -128,13 +128,13 @@ impl<A> Answered<A> {
 
 impl<A> Decision<A> {
     /// Takes a step of the rule over, with its answer in a form that owns its text.
-    pub(crate) fn of<B>(step: Step<'_, B>, form: impl FnOnce(B) -> A) -> Self {
-        Decision { write: step.write.map(Write::of), answer: form(step.answer) }
+    pub(crate) fn new<B>(step: Step<'_, B>, form: impl FnOnce(B) -> A) -> Self {
+        Decision { write: step.write.map(Write::from_state), answer: form(step.answer) }
     }
 }
 
 impl Write {
-    fn of(state: State<'_>) -> Self {
+    fn from_state(state: State<'_>) -> Self {
         let tenure = state.tenure().map(|tenure| (tenure.owner.into(), tenure.expires_at_ms));
         Write { token: state.token(), tenure }
     }
@@ -155,7 +155,7 @@ impl Patience {
 impl Cluster {
     pub(crate) fn patience(&self) -> Patience {
         let patience = self.patience.unwrap_or(self.shared.options.patience);
-        Patience::until(self.shared.host.counted().saturating_add(patience))
+        Patience::until(self.shared.host.monotonic().saturating_add(patience))
     }
 
     /// Returns the same verbs, which try for so long.
@@ -166,95 +166,95 @@ impl Cluster {
     /// Sleeps a little before another try, or returns the error if there is no time for one.
     pub(crate) fn wait(&self, patience: &mut Patience, error: Error) -> Result<()> {
         let host = &self.shared.host;
-        let left = patience.until.saturating_sub(host.counted());
+        let left = patience.until.saturating_sub(host.monotonic());
         if left.is_zero() {
             return Err(error);
         }
         let pause = PAUSES.0.saturating_mul(1 << patience.tries.min(10)).min(PAUSES.1);
         patience.tries += 1;
         // Half of it is left to chance, so that those who met do not meet again.
-        let chance = u32::try_from(host.attempt() & 0xff).unwrap_or(0);
+        let chance = u32::try_from(host.random_id() & 0xff).unwrap_or(0);
         host.pause((pause / 2 + pause * chance / 512).min(left));
         Ok(())
     }
 
     /// Does a verb on one name.
-    pub(crate) fn change<A: Clone>(&self, ask: &Ask<'_, A>) -> Result<Answered<A>> {
-        self.change_as(ask, self.shared.host.attempt())
+    pub(crate) fn change<A: Clone>(&self, verb: &Operation<'_, A>) -> Result<Answered<A>> {
+        self.change_as(verb, self.shared.host.random_id())
     }
 
     /// Does a verb on one name under this attempt.
     pub(crate) fn change_as<A: Clone>(
         &self,
-        ask: &Ask<'_, A>,
+        verb: &Operation<'_, A>,
         attempt: i64,
     ) -> Result<Answered<A>> {
-        let started = self.shared.host.counted();
+        let started = self.shared.host.monotonic();
         let mut patience = self.patience();
-        let mut known = match ask.kind {
-            Kind::OnLive => self.known(ask.name),
+        let mut known = match verb.kind {
+            Kind::OnLive => self.known(verb.name),
             _ => None,
         };
         let mut conflicts = 0;
-        let mut lost: Option<Lost<A>> = None;
+        let mut sent: Option<UnconfirmedWrite<A>> = None;
         loop {
             let is_known = known.is_some();
-            let asked = self.shared.host.counted();
+            let asked = self.shared.host.monotonic();
             let loaded = match known.take() {
                 Some(loaded) => loaded,
-                None => self.load_again(ask.name, &mut patience, lost.as_ref())?,
+                None => self.load_again(verb.name, &mut patience, sent.as_ref())?,
             };
-            // First of all, also before an attempt is found again: what follows goes by the mark.
+            // First of all, also before an attempt is found again: what follows goes by the floor.
             if !is_known {
                 let begins = self.begins_epoch(&loaded, &mut patience);
-                if begins.map_err(|error| unknown_after(&lost, error))? {
+                if begins.map_err(|error| unknown_after(&sent, error))? {
                     continue;
                 }
             }
-            let row = loaded.rows.first().ok_or_else(|| missing_row(ask.name))?;
-            if let Some(sent) = &lost {
+            let row = loaded.rows.first().ok_or_else(|| missing_row(verb.name))?;
+            if let Some(sent) = &sent {
                 if let Some(found) = row.row.as_ref().filter(|row| row.attempt == attempt) {
                     let times = Times { started, asked };
-                    let answer = self.answer_at(ask, &sent.seen, &sent.change, found.at_ms);
+                    let answer = self.answer_at(verb, &sent.seen, &sent.change, found.at_ms);
                     let answer = answer.unwrap_or_else(|| sent.answer.clone());
-                    return self.stored(ask, times, &loaded, &sent.change, answer);
+                    return self.stored(verb, times, &loaded, &sent.change, answer);
                 }
                 // It was stored, and another client has changed the row since.
-                if ask.kind == Kind::OnLive && has_ended_by(row, attempt) {
-                    self.memory().forget(ask.name);
+                if verb.kind == Kind::OnLive && has_ended_by(row, attempt) {
+                    self.cache().forget(verb.name);
                     let (answer, version) = (sent.answer.clone(), row.version);
                     return Ok(Answered { answer, since: started, version, left_ms: 0 });
                 }
-                // A row that is absent again may have been there. A purge that deletes one changes
-                // the mark, and a release that does so leaves its token.
+                // The row may have been created and deleted since. A purge that deletes one changes
+                // the floor, and a release that does so leaves its token.
                 let token = |row: &LoadedRow| row.row.as_ref().map(|row| row.token);
                 let is_same = |a: Option<&LoadedRow>| {
                     a.is_some_and(|a| a.version == row.version && token(a) == token(row))
                 };
-                let may_be_deleted = row.version == 0 && sent.seen.mark != loaded.mark;
+                let may_be_deleted = row.version == 0 && sent.seen.floor != loaded.floor;
                 if !is_same(sent.seen.rows.first()) || may_be_deleted {
                     return Err(Error::CommitUnknown(sent.reason.clone()));
                 }
             }
-            // What was lost can no longer be stored if the mark has changed, or if it no longer
+            // What was lost can no longer be stored if the floor has changed, or if it no longer
             // fits.
-            lost = lost.filter(|sent| !sent.met_conflict && sent.seen.mark == loaded.mark);
-            let (change, answer) = match &lost {
+            sent = sent.filter(|sent| !sent.met_conflict && sent.seen.floor == loaded.floor);
+            let (change, answer) = match &sent {
                 Some(sent) => (sent.change.clone(), sent.answer.clone()),
                 None => {
-                    let judged = self.judge(&loaded, row)?;
-                    let decision = (ask.decide)(&judged, loaded.mark.epoch.floor)?;
+                    let at_now = self.row_at_now(&loaded, row)?;
+                    let decision = (verb.decide)(&at_now, loaded.floor.epoch.floor)?;
                     match decision.write {
-                        // Somebody may have changed the row since.
+                        // Another client may have changed the row since.
                         None if is_known => continue,
                         None => {
                             let (answer, version) = (decision.answer, row.version);
-                            let left_ms = judged.left_ms;
+                            let left_ms = at_now.left_ms;
                             return Ok(Answered { answer, since: started, version, left_ms });
                         }
                         Some(write) => {
                             let change =
-                                self.change_to(ask, &loaded, row, &judged, write, attempt)?;
+                                self.change_to(verb, &loaded, row, &at_now, write, attempt)?;
                             (change, decision.answer)
                         }
                     }
@@ -263,38 +263,38 @@ impl Cluster {
             match self.shared.engine.store(&loaded, &change) {
                 Ok(Stored::Done { version }) => {
                     let loaded = after(loaded, &change, version);
-                    return self.stored(ask, Times { started, asked }, &loaded, &change, answer);
+                    return self.stored(verb, Times { started, asked }, &loaded, &change, answer);
                 }
                 Ok(Stored::DoneAt { version, server_ms }) => {
-                    let later = self.answer_at(ask, &loaded, &change, server_ms);
+                    let later = self.answer_at(verb, &loaded, &change, server_ms);
                     let change = as_of(change, server_ms);
                     let mut loaded = after(loaded, &change, version);
                     loaded.server_ms = Some(server_ms);
                     let times = Times { started, asked };
-                    return self.stored(ask, times, &loaded, &change, later.unwrap_or(answer));
+                    return self.stored(verb, times, &loaded, &change, later.unwrap_or(answer));
                 }
                 Ok(Stored::Conflict) => {
-                    self.memory().forget_known(ask.name);
-                    if let Some(sent) = &mut lost {
+                    self.cache().forget_known(verb.name);
+                    if let Some(sent) = &mut sent {
                         sent.met_conflict = true;
                     }
                     conflicts += 1;
                     if conflicts > FREE_CONFLICTS {
                         let others = Error::Locked(format!("{conflicts} others were faster"));
-                        self.wait(&mut patience, unknown_after(&lost, others))?;
+                        self.wait(&mut patience, unknown_after(&sent, others))?;
                     }
                 }
                 Err(Error::CommitUnknown(reason)) => {
-                    self.memory().forget_known(ask.name);
+                    self.cache().forget_known(verb.name);
                     self.wait(&mut patience, Error::CommitUnknown(reason.clone()))?;
-                    let seen = loaded;
-                    lost = Some(Lost { seen, change, answer, reason, met_conflict: false });
+                    let (seen, met_conflict) = (loaded, false);
+                    sent = Some(UnconfirmedWrite { seen, change, answer, reason, met_conflict });
                 }
                 Err(error) if error.is_transient() => {
-                    let error = unknown_after(&lost, error);
+                    let error = unknown_after(&sent, error);
                     self.wait(&mut patience, error)?;
                 }
-                Err(error) => return Err(unknown_after(&lost, error)),
+                Err(error) => return Err(unknown_after(&sent, error)),
             }
         }
     }
@@ -303,10 +303,10 @@ impl Cluster {
         &self,
         name: &str,
         patience: &mut Patience,
-        lost: Option<&Lost<A>>,
+        sent: Option<&UnconfirmedWrite<A>>,
     ) -> Result<Loaded> {
         let loaded = self.load(&[name], patience);
-        loaded.map_err(|error| match lost {
+        loaded.map_err(|error| match sent {
             Some(sent) => Error::CommitUnknown(sent.reason.clone()),
             None => error,
         })
@@ -337,26 +337,26 @@ impl Cluster {
 
     /// Returns the row that this handle wrote last, as if it were loaded now.
     pub(crate) fn known(&self, name: &str) -> Option<Loaded> {
-        let memory = self.memory();
-        let Known { loaded, at } = memory.known(name)?;
+        let cache = self.cache();
+        let Known { loaded, at } = cache.known(name)?;
         let mut loaded = loaded.clone();
         // The engine's clock is at most this far. A renewal that is counted from now must not end
         // before it is over.
-        let since = self.shared.host.counted().saturating_sub(*at);
+        let since = self.shared.host.monotonic().saturating_sub(*at);
         loaded.server_ms = loaded.server_ms.map(|ms| ms.saturating_add(millis(since)));
         Some(loaded)
     }
 
-    /// Judges a row: by its expiry where a clock decides. Otherwise it ends for its holder when the
-    /// holder's own count or, where that is not known, the wall clock says so, and for others when
-    /// it was seen unchanged for a whole ttl, or when every clock that is no more than
-    /// [`max_skew`](crate::Options::max_skew) wrong agrees that it has ended.
-    pub(crate) fn judge(&self, loaded: &Loaded, seen: &LoadedRow) -> Result<Judged> {
+    /// Decides whether a lease is live now: by its expiry where a clock decides. Otherwise it ends
+    /// for its holder when the holder's own count or, where that is not known, the wall clock says
+    /// so. For others it ends when it was seen unchanged for a whole ttl, or when every clock that
+    /// is no more than [`max_skew`](crate::Options::max_skew) wrong agrees that it has ended.
+    pub(crate) fn row_at_now(&self, loaded: &Loaded, seen: &LoadedRow) -> Result<RowAtNow> {
         let clock_ms = self.when.or(loaded.server_ms);
         let now_ms = clock_ms.unwrap_or_else(|| self.shared.host.wall_ms());
         let name = seen.name.clone();
-        let mut judged = Judged { name, row: None, ended: None, now_ms, left_ms: 0 };
-        let Some(stored) = &seen.row else { return Ok(judged) };
+        let mut at_now = RowAtNow { name, row: None, ended: None, now_ms, left_ms: 0 };
+        let Some(stored) = &seen.row else { return Ok(at_now) };
         stored.state(&seen.name)?;
         let until = |until_ms: Option<i64>| {
             let tenure = stored.tenure.as_ref().zip(until_ms);
@@ -364,56 +364,56 @@ impl Cluster {
             Some(LeaseRow { name: seen.name.clone(), tenure, token: stored.token })
         };
         let Some(tenure) = &stored.tenure else {
-            judged.row = until(None);
-            return Ok(judged);
+            at_now.row = until(None);
+            return Ok(at_now);
         };
         if clock_ms.is_some() {
-            judged.row = until(Some(tenure.until_ms));
-            judged.left_ms = tenure.until_ms.saturating_sub(now_ms);
-            return Ok(judged);
+            at_now.row = until(Some(tenure.until_ms));
+            at_now.left_ms = tenure.until_ms.saturating_sub(now_ms);
+            return Ok(at_now);
         }
-        let counted = self.shared.host.counted();
-        let sighting = self.memory().sight(&seen.name, seen.version, loaded.boot, counted);
-        let age_ms = millis(counted.saturating_sub(sighting.since));
-        judged.left_ms = tenure.ttl_ms.saturating_sub(age_ms);
+        let now = self.shared.host.monotonic();
+        let first = self.cache().first_seen(&seen.name, (seen.version, loaded.incarnation), now);
+        let age_ms = millis(now.saturating_sub(first.since));
+        at_now.left_ms = tenure.ttl_ms.saturating_sub(age_ms);
         // Two clocks, each of which may be wrong: that of the writer, and this one.
         let skew_ms = millis(self.shared.options.max_skew).saturating_mul(2);
         let ended_long_ago = tenure.until_ms.saturating_add(skew_ms) <= now_ms;
-        let (is_over, has_ended) = match sighting.written {
+        let (is_over, has_ended) = match first.written {
             Some(written) => {
-                let age_ms = millis(counted.saturating_sub(written));
-                (judged.left_ms <= 0, age_ms >= tenure.ttl_ms)
+                let age_ms = millis(now.saturating_sub(written));
+                (at_now.left_ms <= 0, age_ms >= tenure.ttl_ms)
             }
-            None => (judged.left_ms <= 0 || ended_long_ago, !is_live(tenure.until_ms, now_ms)),
+            None => (at_now.left_ms <= 0 || ended_long_ago, !is_live(tenure.until_ms, now_ms)),
         };
         let ended_ms = tenure.until_ms.min(now_ms);
-        judged.row = until(Some(match is_over {
+        at_now.row = until(Some(match is_over {
             true => ended_ms,
             false if is_live(tenure.until_ms, now_ms) => tenure.until_ms,
-            false => now_ms.saturating_add(judged.left_ms),
+            false => now_ms.saturating_add(at_now.left_ms),
         }));
-        judged.ended = until(Some(ended_ms)).filter(|_| has_ended && !is_over);
-        Ok(judged)
+        at_now.ended = until(Some(ended_ms)).filter(|_| has_ended && !is_over);
+        Ok(at_now)
     }
 
     #[allow(clippy::too_many_arguments)] // a verb, what it has read, and what it decided
     pub(crate) fn change_to<A>(
         &self,
-        ask: &Ask<'_, A>,
+        verb: &Operation<'_, A>,
         loaded: &Loaded,
         before: &LoadedRow,
-        judged: &Judged,
+        at_now: &RowAtNow,
         write: Write,
         attempt: i64,
     ) -> Result<Change> {
-        let mark = loaded.mark.epoch.needed(write.token, context(loaded))?;
-        let is_renewal = judged.row.as_ref().is_some_and(|row| row.token == write.token);
+        let floor = loaded.floor.epoch.needed(write.token, context(loaded))?;
+        let is_renewal = at_now.row.as_ref().is_some_and(|row| row.token == write.token);
         let tenure = write.tenure.map(|(owner, until_ms)| {
-            let ttl_ms = match ask.ttl_ms {
+            let ttl_ms = match verb.ttl_ms {
                 // A renewal never shortens: what is left of the lease is left to its holder.
-                Some(ttl_ms) if self.counts(loaded) && is_renewal => ttl_ms.max(judged.left_ms),
+                Some(ttl_ms) if self.counts(loaded) && is_renewal => ttl_ms.max(at_now.left_ms),
                 Some(ttl_ms) if self.counts(loaded) => ttl_ms,
-                _ => until_ms.saturating_sub(judged.now_ms),
+                _ => until_ms.saturating_sub(at_now.now_ms),
             };
             StoredTenure { owner, until_ms, ttl_ms }
         });
@@ -422,14 +422,14 @@ impl Cluster {
             before.tenure.is_some() && (tenure.is_none() || before.token != write.token)
         });
         let ended = if ends_tenure { attempt } else { before.map_or(0, |before| before.ended) };
-        let row = StoredRow { token: write.token, tenure, at_ms: judged.now_ms, attempt, ended };
+        let row = StoredRow { token: write.token, tenure, at_ms: at_now.now_ms, attempt, ended };
         // At a time that a caller gives, no clock is asked.
-        let is_on_live = ask.kind == Kind::OnLive || is_renewal;
+        let is_on_live = verb.kind == Kind::OnLive || is_renewal;
         let while_live = is_on_live && self.when.is_none();
-        // If the row was not loaded for this verb, the engine's clock is a guess: somebody may have
-        // set it.
-        let lasts_ms = ask.ttl_ms.filter(|_| while_live && !self.counts(loaded));
-        Ok(Change { mark, rows: vec![(ask.name.to_owned(), row)], while_live, lasts_ms })
+        // If the row was not loaded for this verb, the engine's clock is a guess: it may have been
+        // set since.
+        let lasts_ms = verb.ttl_ms.filter(|_| while_live && !self.counts(loaded));
+        Ok(Change { floor, rows: vec![(verb.name.to_owned(), row)], while_live, lasts_ms })
     }
 
     /// Returns what the rule answers for a change that was stored as of the engine's own clock, if
@@ -439,7 +439,7 @@ impl Cluster {
     /// The rule would then grant a new one, which is not what was stored.
     fn answer_at<A>(
         &self,
-        ask: &Ask<'_, A>,
+        verb: &Operation<'_, A>,
         seen: &Loaded,
         change: &Change,
         server_ms: i64,
@@ -448,9 +448,9 @@ impl Cluster {
         if server_ms <= row.at_ms {
             return None;
         }
-        let judged = self.judge(seen, seen.rows.first()?).ok()?;
-        let judged = Judged { now_ms: server_ms, ..judged };
-        let decision = (ask.decide)(&judged, seen.mark.epoch.floor).ok()?;
+        let at_now = self.row_at_now(seen, seen.rows.first()?).ok()?;
+        let at_now = RowAtNow { now_ms: server_ms, ..at_now };
+        let decision = (verb.decide)(&at_now, seen.floor.epoch.floor).ok()?;
         decision.write.filter(|write| write.token == row.token).map(|_| decision.answer)
     }
 
@@ -462,24 +462,24 @@ impl Cluster {
     /// Remembers what was stored, and answers, unless the lease is over by now.
     fn stored<A>(
         &self,
-        ask: &Ask<'_, A>,
+        verb: &Operation<'_, A>,
         times: Times,
         loaded: &Loaded,
         change: &Change,
         answer: A,
     ) -> Result<Answered<A>> {
-        let now = self.shared.host.counted();
-        let (name, row) = change.rows.first().ok_or_else(|| missing_row(ask.name))?;
+        let now = self.shared.host.monotonic();
+        let (name, row) = change.rows.first().ok_or_else(|| missing_row(verb.name))?;
         match (&row.tenure, loaded.rows.first()) {
             (Some(_), Some(seen)) => {
-                let mut memory = self.memory();
-                memory.begin(name, seen.version, loaded.boot, now, Some(times.started));
-                memory.wrote(name, Known { loaded: loaded.clone(), at: times.asked });
+                let mut cache = self.cache();
+                cache.begin(name, (seen.version, loaded.incarnation), now, Some(times.started));
+                cache.wrote(name, Known { loaded: loaded.clone(), at: times.asked });
             }
-            _ => self.memory().forget(name),
+            _ => self.cache().forget(name),
         }
         let since = times.started;
-        if let (Some(tenure), Some(ttl_ms), None) = (&row.tenure, ask.ttl_ms, self.when)
+        if let (Some(tenure), Some(ttl_ms), None) = (&row.tenure, verb.ttl_ms, self.when)
             && millis(now.saturating_sub(since)) >= ttl_ms
         {
             return Err(Error::ExpiredOnArrival(Lease {
@@ -497,7 +497,7 @@ impl Cluster {
 /// Where a commit is made: in this incarnation of the engine, on its own, and a failover may lose
 /// it.
 pub(crate) fn context(loaded: &Loaded) -> CommitContext {
-    CommitContext { boot: loaded.boot, may_lose_commits: true, is_own: true }
+    CommitContext { boot: loaded.incarnation, may_lose_commits: true, is_own: true }
 }
 
 /// Returns what is stored of a change at a time of the engine's own clock.
@@ -510,8 +510,8 @@ fn as_of(mut change: Change, server_ms: i64) -> Change {
 
 /// Returns what would be loaded after a change to the one row of `loaded`.
 fn after(mut loaded: Loaded, change: &Change, version: i64) -> Loaded {
-    if let Some(epoch) = change.mark {
-        loaded.mark = Mark { epoch, version };
+    if let Some(epoch) = change.floor {
+        loaded.floor = TokenFloor { epoch, version };
     }
     for (seen, (_, row)) in loaded.rows.iter_mut().zip(&change.rows) {
         (seen.version, seen.row) = (version, Some(row.clone()));
@@ -524,8 +524,8 @@ pub(crate) fn has_ended_by(row: &LoadedRow, attempt: i64) -> bool {
     row.row.as_ref().is_some_and(|row| row.ended == attempt)
 }
 
-fn unknown_after<A>(lost: &Option<Lost<A>>, error: Error) -> Error {
-    match lost {
+fn unknown_after<A>(sent: &Option<UnconfirmedWrite<A>>, error: Error) -> Error {
+    match sent {
         Some(sent) => Error::CommitUnknown(sent.reason.clone()),
         None => error,
     }

@@ -8,7 +8,7 @@ use litelease_hold::ProcessKeeper;
 
 use crate::engine::{Engine, EngineFacts, Result};
 use crate::host::{Host, System};
-use crate::recall::Recall;
+use crate::row_cache::RowCache;
 
 /// Leases on an engine that several machines share.
 ///
@@ -24,7 +24,7 @@ use crate::recall::Recall;
 /// # fn main() -> litelease_cluster::Result<()> {
 /// let cluster = Cluster::on(MemoryEngine::new());
 /// let ttl = Duration::from_secs(30);
-/// let lease = cluster.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+/// let lease = cluster.claim("scheduler", "a", ttl)?.acquired().expect("it is free");
 /// assert!(matches!(cluster.renew(&lease, ttl)?, RenewResult::Renewed(_)));
 /// # Ok(())
 /// # }
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: Options,
     pub(crate) keeper: ProcessKeeper,
-    recall: Mutex<Recall>,
+    row_cache: Mutex<RowCache>,
 }
 
 /// How the verbs wait and whom they trust.
@@ -78,7 +78,7 @@ impl Cluster {
 
     /// Opens leases on an engine, with clocks and options of the caller's.
     pub fn with(engine: Arc<dyn Engine>, host: Arc<dyn Host>, options: Options) -> Self {
-        Cluster::remembering(engine, host, options, Recall::default())
+        Cluster::remembering(engine, host, options, RowCache::default())
     }
 
     /// Opens leases for a handle that remembers something: a test that goes back in time.
@@ -87,17 +87,17 @@ impl Cluster {
         engine: Arc<dyn Engine>,
         host: Arc<dyn Host>,
         options: Options,
-        recall: Recall,
+        row_cache: RowCache,
     ) -> Self {
-        let (recall, keeper) = (Mutex::new(recall), ProcessKeeper::new());
-        let shared = Arc::new(Shared { engine, host, options, keeper, recall });
+        let (row_cache, keeper) = (Mutex::new(row_cache), ProcessKeeper::new());
+        let shared = Arc::new(Shared { engine, host, options, keeper, row_cache });
         Cluster { shared, when: None, patience: None }
     }
 
     /// Returns the same verbs at a given Unix time in milliseconds, for tests and simulations.
     ///
     /// They decide and write as if every clock said `now_ms`: a lease has ended when its expiry has
-    /// come, whoever has watched it.
+    /// come, whether a client has watched it or not.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -132,13 +132,13 @@ impl Cluster {
 
     /// Returns a copy of what this handle remembers.
     #[doc(hidden)]
-    pub fn recall(&self) -> Recall {
-        self.memory().clone()
+    pub fn row_cache(&self) -> RowCache {
+        self.cache().clone()
     }
 
-    pub(crate) fn memory(&self) -> MutexGuard<'_, Recall> {
+    pub(crate) fn cache(&self) -> MutexGuard<'_, RowCache> {
         // What a thread that panicked has left there is whole: each change is one call.
-        self.shared.recall.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.row_cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

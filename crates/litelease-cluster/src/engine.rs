@@ -1,4 +1,4 @@
-//! What an engine must do, and what passes between it and the verbs.
+//! The contract of an engine, and the types that pass between it and the verbs.
 //!
 //! An engine keeps rows and compares before it writes. It knows no rule: the verbs load a row, ask
 //! the rule in `litelease-core` and hand back what to store.
@@ -28,23 +28,23 @@ pub use url::{EngineUrl, EtcdUrl, PostgresUrl};
 /// have been carried out, it fails with [`Error::CommitUnknown`]; with [`Error::Unreachable`] if
 /// nothing can have been stored.
 pub trait Engine: Send + Sync {
-    /// Reads rows, the mark and the time, all at one instant.
+    /// Reads rows, the floor and the time, all at one instant.
     fn load(&self, names: &[&str]) -> Result<Loaded>;
 
     /// Stores all of a change or nothing of it.
     ///
-    /// It is stored only if the mark and every row of `seen` that the change names are still the
+    /// It is stored only if the floor and every row of `seen` that the change names are still the
     /// same, to the last column. Otherwise the answer is [`Stored::Conflict`]. A row that was
     /// absent must still be absent.
     fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored>;
 
-    /// Reads like [`load`](Engine::load), for at most `time`: nobody needs a later answer.
+    /// Reads like [`load`](Engine::load), for at most `time`: a later answer is of no use.
     fn load_within(&self, names: &[&str], time: Duration) -> Result<Loaded> {
         let _ = time;
         self.load(names)
     }
 
-    /// Stores each of these rows for itself, if the mark and this row of `seen` are still the same
+    /// Stores each of these rows for itself, if the floor and this row of `seen` are still the same
     /// and live, and waits for at most `time`. `rows` has a new row for each row of `seen`, under
     /// the same token, at most [`most_rows`](Engine::most_rows) of them.
     ///
@@ -69,17 +69,17 @@ pub trait Engine: Send + Sync {
         pairs.map(|(row, new)| store(&one(row), new)).collect()
     }
 
-    /// Tells `listener` from now on about changes by others, until it is dropped. It is told on a
-    /// thread of the engine's, and must return at once.
+    /// Notifies `listener` of changes by other clients, until it is dropped. The engine calls it on
+    /// its own thread, and it must return at once.
     ///
-    /// An engine that cannot tell does nothing: whoever listens looks now and then.
+    /// An engine that cannot notify does nothing: its callers read the rows now and then.
     fn listen(&self, what: Changes, listener: Weak<dyn Listener>) {
         let _ = (what, listener);
     }
 
-    /// Tells listeners to [`Changes::Tokens`] about this name from now on, and about what happened
-    /// to it after `version`, until it was [unfollowed](Engine::unfollow) as often. An engine that
-    /// tells about all names does nothing.
+    /// Notifies listeners to [`Changes::Tokens`] of changes to this name after `version`, until it
+    /// was [unfollowed](Engine::unfollow) as often. An engine that notifies of all names does
+    /// nothing.
     fn follow(&self, name: &str, version: i64) {
         let _ = (name, version);
     }
@@ -89,7 +89,7 @@ pub trait Engine: Send + Sync {
         let _ = name;
     }
 
-    /// Reads all rows and the mark, in the order of names.
+    /// Reads all rows and the floor, in the order of names.
     fn list(&self) -> Result<Loaded>;
 
     /// Deletes those rows of `seen` that are still the same, and returns how many.
@@ -98,25 +98,26 @@ pub trait Engine: Send + Sync {
     fn forget(&self, seen: &[LoadedRow]) -> Result<u64>;
 
     /// Sleeps until the row of a name may have changed since `version`, for at most `time`.
-    fn nap(&self, name: &str, version: i64, time: Duration);
+    fn wait_for_change(&self, name: &str, version: i64, time: Duration);
 
     /// Reads the rows that [`commit_rows`](Engine::commit_rows) has stored under keys that begin
     /// with `prefix`, in the order of keys.
     ///
-    /// It makes as many requests as their size needs. What is stored meanwhile may be among them or
-    /// not, so whoever needs one state keeps others from storing: by a new token.
+    /// It makes as many requests as their size needs, so it is not a snapshot: concurrent writes
+    /// may or may not appear. A caller that needs one takes a new token first, which stops other
+    /// writers.
     fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
 
     /// Stores rows of the service, each a key and a value (none: it is deleted), if `token` is
     /// still the newest token of `name`.
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored>;
 
-    /// Does the same if the engine is still the incarnation `boot` that rows were
+    /// Does the same if the engine is still the incarnation that rows were
     /// [loaded](Engine::load) from. Another one may have lost commits, and these rows may be
     /// changes to what it does not have. An engine that loses none does not compare.
     fn commit_rows_of(
         &self,
-        _boot: i64,
+        _incarnation: i64,
         name: &str,
         token: i64,
         rows: &[RowChange],
@@ -163,31 +164,31 @@ fn no_tables() -> Error {
     Error::Refused("guarded tables need SQLite or PostgreSQL; use a Gate".into())
 }
 
-/// Which changes a [`Listener`] is told about. It may be told about others, too.
+/// The changes that a [`Listener`] is called for. It may be called for others, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Changes {
-    /// What makes a holder lose its lease: breaks, transfers and new grants of the names that are
+    /// Losses of leases: breaks, transfers and new grants of the names that are
     /// [followed](Engine::follow).
     Tokens,
     /// Every change of a row.
     Rows,
 }
 
-/// Is told about changes. A word of it is only a hint: the rows decide.
+/// Receives change notifications. They are hints: read the row before acting.
 pub trait Listener: Send + Sync {
-    /// The row of this name may have changed, or any row if it is `None`. `token` is its newest
-    /// token after that, if the engine tells.
+    /// Handles a possible change of the row of this name, or of any row if it is `None`. `token` is
+    /// the newest token after it, if the engine knows.
     fn changed(&self, name: Option<&str>, token: Option<i64>);
 }
 
-/// What was read at one instant.
+/// A snapshot: the rows, the floor and the clock, read at one instant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Loaded {
     /// The floor of all tokens, and the incarnation that it was recorded in.
-    pub mark: Mark,
+    pub floor: TokenFloor,
     /// The incarnation of the engine now: a positive number that changes when commits may have been
     /// lost, such as etcd's cluster id or PostgreSQL's timeline.
-    pub boot: i64,
+    pub incarnation: i64,
     /// The engine's own clock, as Unix time in milliseconds, if it has one that all clients share.
     /// Without one, a row is over when it was seen unchanged for a whole ttl.
     pub server_ms: Option<i64>,
@@ -197,7 +198,7 @@ pub struct Loaded {
 
 /// The floor of all tokens as it is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Mark {
+pub struct TokenFloor {
     /// The floor, and the incarnation.
     pub epoch: Epoch,
     /// Another number after every change; 0 if nothing is stored.
@@ -222,7 +223,7 @@ pub struct StoredRow {
     pub token: i64,
     /// The owner, unless the name was released.
     pub tenure: Option<StoredTenure>,
-    /// When it was stored, by the clock of whoever decided.
+    /// When it was stored, by the clock of the client that decided.
     pub at_ms: i64,
     /// The attempt that stored it.
     pub attempt: i64,
@@ -235,35 +236,35 @@ pub struct StoredRow {
 /// An owner, the end of its lease by a clock, and its length, for clients that trust no clock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StoredTenure {
-    /// Who has the name.
+    /// The owner.
     pub owner: String,
-    /// The first millisecond at which it no longer does, by the clock of whoever decided.
+    /// The first millisecond after its lease, by the clock of the client that decided.
     pub until_ms: i64,
     /// How long the lease is, counted from when the row was stored.
     pub ttl_ms: i64,
 }
 
-/// What to store in one step.
+/// A set of changes to store in one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Change {
-    /// The new mark, if it changes.
-    pub mark: Option<Epoch>,
+    /// The new floor, if it changes.
+    pub floor: Option<Epoch>,
     /// New rows by name. Each name is one of those that were loaded.
     pub rows: Vec<(String, StoredRow)>,
-    /// Whether the loaded rows must still be live when this is stored, by the engine's own clock.
+    /// The loaded rows must still be live when this is stored, by the engine's own clock.
     pub while_live: bool,
-    /// How long the lease of the one row must last from when it is stored, at least, by the
-    /// engine's own clock. Whoever decided may have guessed that clock: if it is later than `at_ms`
-    /// when the row is stored, the row is stored as of then, and the answer is [`Stored::DoneAt`].
-    /// An engine without a clock stores the row as it is.
+    /// The shortest time that the lease of the one row must last after it is stored, by the
+    /// engine's own clock. The client may have guessed that clock: if it is later than `at_ms` when
+    /// the row is stored, the row is stored as of then, and the answer is [`Stored::DoneAt`]. An
+    /// engine without a clock stores the row as it is.
     pub lasts_ms: Option<i64>,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the change may have met a conflict"]
 pub enum Stored {
-    /// It is stored, and this is the version of the mark and rows that it changed.
+    /// It is stored, and this is the version of the floor and rows that it changed.
     Done {
         /// The new version.
         version: i64,
@@ -286,16 +287,17 @@ pub type RowChange = (Vec<u8>, Option<Vec<u8>>);
 /// Facts about an engine, for people who look after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineFacts {
-    /// What is so: a word and its value.
+    /// Each fact: a word and its value.
     pub facts: Vec<(String, String)>,
-    /// What should be changed, and how.
+    /// Settings to change, and how.
     pub warnings: Vec<String>,
 }
 
 impl Loaded {
-    /// Returns the mark and the time alone.
+    /// Returns the floor and the time alone.
     pub fn without_rows(&self) -> Loaded {
-        Loaded { mark: self.mark, boot: self.boot, server_ms: self.server_ms, rows: Vec::new() }
+        let Loaded { floor, incarnation, server_ms, .. } = *self;
+        Loaded { floor, incarnation, server_ms, rows: Vec::new() }
     }
 
     /// Returns the row of a name that was asked for.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `PREFIX/r/NAME` | the row as JSON: token, owner, until, at, ttl, attempt | every change |
 //! | `PREFIX/t/NAME` | the token alone, for transactions of others that compare it | grants and breaks |
-//! | `PREFIX/m` | the mark as JSON: format, floor, boot | epochs, purges, raises |
+//! | `PREFIX/m` | the floor as JSON: format, floor, boot | epochs, purges, raises |
 //! | `PREFIX/s/KEY` | rows of the service | the service |
 //!
 //! etcd's own leases are not used: a leader that was stopped revokes renewed ones when it wakes.

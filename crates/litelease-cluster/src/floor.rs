@@ -32,8 +32,8 @@ impl Cluster {
             if ended.is_empty() {
                 return Ok(0);
             }
-            let raised = loaded.mark.epoch.raised(largest, context(&loaded))?;
-            if self.store_mark(&loaded, raised, &mut patience)? {
+            let raised = loaded.floor.epoch.raised(largest, context(&loaded))?;
+            if self.store_floor(&loaded, raised, &mut patience)? {
                 return self.until_sent(&mut patience, || self.shared.engine.forget(&ended));
             }
         }
@@ -59,17 +59,17 @@ impl Cluster {
             if self.begins_epoch(&loaded, &mut patience)? {
                 continue;
             }
-            match rule::raise(loaded.mark.epoch.floor, floor)? {
+            match rule::raise(loaded.floor.epoch.floor, floor)? {
                 RaiseResult::Unchanged => return Ok(()),
-                // Somebody has raised it further since.
+                // Another client has raised it further since.
                 RaiseResult::TooLow { .. } if was_sent => return Ok(()),
                 RaiseResult::TooLow { present } => {
                     return Err(Error::FloorTooLow { floor, present });
                 }
                 RaiseResult::Raised => {
-                    let raised = loaded.mark.epoch.raised(floor, context(&loaded))?;
+                    let raised = loaded.floor.epoch.raised(floor, context(&loaded))?;
                     was_sent = true;
-                    if self.store_mark(&loaded, raised, &mut patience)? {
+                    if self.store_floor(&loaded, raised, &mut patience)? {
                         return Ok(());
                     }
                 }
@@ -87,7 +87,7 @@ impl Cluster {
     /// # use litelease_cluster::*;
     /// # let cluster = Cluster::on(MemoryEngine::new());
     /// # let ttl = Duration::from_secs(30);
-    /// let old = cluster.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let old = cluster.claim("scheduler", "a", ttl)?.acquired().expect("it is free");
     /// let floor = cluster.restore_fence()?;
     /// assert!(matches!(cluster.renew(&old, ttl)?, RenewResult::Rejected { .. }));
     /// let lease = cluster.claim("scheduler", "b", ttl)?;
@@ -107,14 +107,14 @@ impl Cluster {
             let loaded = self.load_all(&mut patience)?;
             let floor = match raised {
                 // The floor is above everything. Rows follow.
-                Some(floor) if loaded.mark.epoch.floor >= floor => floor,
+                Some(floor) if loaded.floor.epoch.floor >= floor => floor,
                 _ => {
                     let tokens = loaded.rows.iter().filter_map(|row| row.row.as_ref());
                     let newest = tokens.map(|row| row.token).fold(token, i64::max);
-                    let floor = loaded.mark.epoch.floor_after_restore(newest)?;
+                    let floor = loaded.floor.epoch.floor_after_restore(newest)?;
                     raised = Some(floor);
-                    let epoch = loaded.mark.epoch.raised(floor, context(&loaded))?;
-                    let _ = self.store_mark(&loaded, epoch, &mut patience)?;
+                    let epoch = loaded.floor.epoch.raised(floor, context(&loaded))?;
+                    let _ = self.store_floor(&loaded, epoch, &mut patience)?;
                     continue;
                 }
             };
@@ -131,11 +131,11 @@ impl Cluster {
         }
     }
 
-    /// Begins an epoch if the engine is not the one that the mark was recorded in: commits may have
-    /// been lost. Returns whether it did, and what was loaded must be loaded again.
+    /// Begins an epoch if the floor was recorded in another incarnation of the engine: commits may
+    /// have been lost. Returns whether it did; then the caller loads again.
     ///
     /// Every lease gets its whole ttl again first, because its end may have been moved by a renewal
-    /// that was lost, or set by another clock. Nothing is decided before the mark is stored.
+    /// that was lost, or set by another clock. Nothing is decided before the floor is stored.
     pub(crate) fn begins_epoch(&self, loaded: &Loaded, patience: &mut Patience) -> Result<bool> {
         if is_recorded(loaded) {
             return Ok(false);
@@ -153,8 +153,8 @@ impl Cluster {
                 row.at_ms = now_ms;
                 Some(row)
             };
-            let epoch = all.mark.epoch.recording(context(&all))?.unwrap_or(all.mark.epoch);
-            if self.store_rows(&all, anew, patience)? && self.store_mark(&all, epoch, patience)? {
+            let epoch = all.floor.epoch.recording(context(&all))?.unwrap_or(all.floor.epoch);
+            if self.store_rows(&all, anew, patience)? && self.store_floor(&all, epoch, patience)? {
                 return Ok(true);
             }
         }
@@ -170,14 +170,13 @@ impl Cluster {
         }
     }
 
-    /// Stores the mark. Returns whether it is stored: if not, or if nobody knows, it must be loaded
-    /// again.
-    fn store_mark(&self, seen: &Loaded, epoch: Epoch, patience: &mut Patience) -> Result<bool> {
-        if seen.mark.epoch == epoch {
+    /// Stores the floor. Returns whether it is known to be stored; if not, the caller loads again.
+    fn store_floor(&self, seen: &Loaded, epoch: Epoch, patience: &mut Patience) -> Result<bool> {
+        if seen.floor.epoch == epoch {
             return Ok(true);
         }
         let seen = Loaded { rows: Vec::new(), ..seen.clone() };
-        self.store_once(&seen, &Change { mark: Some(epoch), ..Change::default() }, patience)
+        self.store_once(&seen, &Change { floor: Some(epoch), ..Change::default() }, patience)
     }
 
     /// Stores a new form of every row that has one, in as many steps as the engine needs. Returns
@@ -234,13 +233,13 @@ impl Cluster {
     fn ended(&self, loaded: &Loaded, before_ms: i64) -> Result<(Vec<LoadedRow>, i64)> {
         let (mut ended, mut largest) = (Vec::new(), 0);
         for seen in &loaded.rows {
-            let judged = self.judge(loaded, seen)?;
-            let (Some(row), Some(stored)) = (&judged.row, &seen.row) else { continue };
+            let at_now = self.row_at_now(loaded, seen)?;
+            let (Some(row), Some(stored)) = (&at_now.row, &seen.row) else { continue };
             let Some(state) = row.state() else { continue };
-            let limit_ms = purge_limit(before_ms, judged.now_ms);
+            let limit_ms = purge_limit(before_ms, at_now.now_ms);
             // By the time that is stored, and by what was seen: a clock that is wrong ends nothing.
             let is_ended = has_ended(stored.state(&seen.name)?, stored.at_ms, limit_ms)
-                && has_ended(state, stored.at_ms, judged.now_ms);
+                && has_ended(state, stored.at_ms, at_now.now_ms);
             if is_ended {
                 ended.push(seen.clone());
                 largest = largest.max(row.token);
@@ -254,7 +253,7 @@ impl Cluster {
     }
 }
 
-/// Checks whether the mark was recorded in this incarnation, or never.
+/// Checks whether the floor was recorded in this incarnation, or never.
 fn is_recorded(loaded: &Loaded) -> bool {
-    [0, loaded.boot].contains(&loaded.mark.epoch.boot)
+    [0, loaded.incarnation].contains(&loaded.floor.epoch.boot)
 }

@@ -40,7 +40,7 @@ impl From<Error> for HoldError {
     }
 }
 
-/// How long a release tries that nobody waits for.
+/// How long a release tries whose result is not used.
 const TAKE_BACK: Duration = Duration::from_millis(100);
 /// A waiter reads the row this often even if nothing wakes it.
 const POLL: Duration = Duration::from_secs(5);
@@ -268,11 +268,11 @@ impl Place for ClusterPlace<'_> {
         let time = over.min(longest).min(at_most);
         let (engine, version) = (Arc::clone(&self.cluster.shared.engine), self.version);
         match wish.cancel {
-            None => engine.nap(wish.name, version, time),
+            None => engine.wait_for_change(wish.name, version, time),
             Some(cancel) => {
                 let name = wish.name.to_owned();
-                let napped = cancel.unless_cancelled(move || engine.nap(&name, version, time));
-                napped.unwrap_or_else(|| cancel.sleep(PAUSE));
+                let wait = move || engine.wait_for_change(&name, version, time);
+                cancel.unless_cancelled(wait).unwrap_or_else(|| cancel.sleep(PAUSE));
             }
         }
     }
@@ -318,7 +318,7 @@ struct HostClock(Arc<dyn Host>);
 
 impl Clock for HostClock {
     fn now(&self) -> Duration {
-        self.0.counted()
+        self.0.monotonic()
     }
 
     fn sleep(&self, time: Duration) {

@@ -1,4 +1,4 @@
-//! What the verbs need of the machine they run on: clocks, luck and sleep.
+//! The machine that the verbs run on: its clocks, random numbers and sleep.
 
 use std::hash::{BuildHasher, RandomState};
 use std::thread;
@@ -13,10 +13,10 @@ pub trait Host: Send + Sync {
     fn wall_ms(&self) -> i64;
 
     /// Returns the time on a clock that is never set and counts suspend. Trust is measured with it.
-    fn counted(&self) -> Duration;
+    fn monotonic(&self) -> Duration;
 
-    /// Returns a positive number that no other attempt has.
-    fn attempt(&self) -> i64;
+    /// Returns a positive random number, unique enough to be the id of an attempt.
+    fn random_id(&self) -> i64;
 
     /// Sleeps before another try.
     fn pause(&self, time: Duration);
@@ -27,7 +27,7 @@ pub trait Host: Send + Sync {
 /// ```
 /// # use litelease_cluster::{Host, System};
 /// assert!(System.wall_ms() > 1_700_000_000_000);
-/// assert_ne!(System.attempt(), System.attempt());
+/// assert_ne!(System.random_id(), System.random_id());
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct System;
@@ -38,11 +38,11 @@ impl Host for System {
         i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
     }
 
-    fn counted(&self) -> Duration {
+    fn monotonic(&self) -> Duration {
         SystemClock.now()
     }
 
-    fn attempt(&self) -> i64 {
+    fn random_id(&self) -> i64 {
         // Each state has keys of its own, which the system's random numbers begin.
         let random = RandomState::new().hash_one(SystemClock.now());
         i64::try_from(random >> 1).unwrap_or(1).max(1)

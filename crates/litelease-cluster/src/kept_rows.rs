@@ -15,8 +15,8 @@ use crate::{Lease, ReleaseResult, RenewResult};
 
 pub(crate) struct KeptRows {
     cluster: Cluster,
-    /// What the engine has refused since the last renewal. It is the reason of a loss, also if the
-    /// last try before the end of the window had no time left for an answer.
+    /// The engine's refusal of the last renewal. It is the reason of a loss, also if the last try
+    /// before the end of the window had no time left for an answer.
     refused: Option<Error>,
     /// The engine notifies it as long as it is here.
     listener: Option<Arc<dyn Listener>>,
@@ -51,8 +51,8 @@ impl KeptRows {
 
 impl Rows for KeptRows {
     fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
-        // An answer that comes after the end of the window is of no use, and while one is waited
-        // for, nobody is told that it is over.
+        // An answer after the end of the window is of no use, and while the keeper waits for one,
+        // it cannot tell the holders that their window is over.
         let within = due.iter().map(|due| due.trusted_for.min(due.answer_within));
         let time = within.filter(|time| !time.is_zero()).min().unwrap_or(Duration::ZERO);
         let asked: Vec<Renewing<'_>> = due.iter().map(|due| renewing(due.grant)).collect();

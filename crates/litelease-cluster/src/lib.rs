@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Each verb loads the row, asks the rule, and stores the answer if the row is still the same.
-//! Nobody holds a lock in between, so a client that stops blocks nobody.
+//! No lock is held in between, so a client that stops blocks no other.
 //!
 //! The features `etcd` and `postgres`, both on by default, bring the two engines. The module
 //! [`engine`] has the trait for another one.
@@ -41,7 +41,7 @@ mod memory;
 mod open;
 #[cfg(feature = "postgres")]
 mod postgres;
-mod recall;
+mod row_cache;
 mod verbs;
 mod watch;
 
@@ -56,5 +56,5 @@ pub use litelease_core::{
 pub use litelease_hold::{Cancel, Held, Identity, Loss, LossSignal, Lost};
 pub use memory::{MemoryEngine, MemoryRows};
 #[doc(hidden)]
-pub use recall::Recall;
+pub use row_cache::RowCache;
 pub use watch::Watch;

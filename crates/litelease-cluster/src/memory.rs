@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::engine::{
-    Change, Changes, Engine, EngineFacts, Listener, Loaded, LoadedRow, Mark, Result, RowChange,
-    Stored, StoredRow,
+    Change, Changes, Engine, EngineFacts, Listener, Loaded, LoadedRow, Result, RowChange, Stored,
+    StoredRow, TokenFloor,
 };
 
 /// Rows in memory. Clones share them, as clients of one engine do.
@@ -40,23 +40,23 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// What an engine in memory keeps.
+/// The rows of an engine in memory.
 ///
 /// ```
 /// # use litelease_cluster::MemoryRows;
 /// let rows = MemoryRows::new(7);
-/// assert_eq!(rows.load(&["scheduler"]).boot, 7);
+/// assert_eq!(rows.load(&["scheduler"]).incarnation, 7);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryRows {
     /// The incarnation.
-    pub boot: i64,
+    pub incarnation: i64,
     /// The engine's clock, if it is to have one.
     pub server_ms: Option<i64>,
     /// The version of the newest change.
     pub version: i64,
     /// The floor of all tokens.
-    pub mark: Mark,
+    pub floor: TokenFloor,
     /// The rows by name, each with its version.
     pub rows: BTreeMap<String, (i64, StoredRow)>,
     service: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -70,12 +70,12 @@ impl Default for MemoryRows {
 
 impl MemoryRows {
     /// Returns an empty engine of this incarnation.
-    pub fn new(boot: i64) -> Self {
+    pub fn new(incarnation: i64) -> Self {
         MemoryRows {
-            boot,
+            incarnation,
             server_ms: None,
             version: 0,
-            mark: Mark::default(),
+            floor: TokenFloor::default(),
             rows: BTreeMap::new(),
             service: BTreeMap::new(),
         }
@@ -84,7 +84,7 @@ impl MemoryRows {
     /// Reads rows.
     pub fn load(&self, names: &[&str]) -> Loaded {
         let rows = names.iter().map(|name| self.row(name)).collect();
-        Loaded { mark: self.mark, boot: self.boot, server_ms: self.server_ms, rows }
+        Loaded { floor: self.floor, incarnation: self.incarnation, server_ms: self.server_ms, rows }
     }
 
     /// Reads all rows.
@@ -95,7 +95,8 @@ impl MemoryRows {
 
     /// Compares and stores.
     pub fn store(&mut self, seen: &Loaded, change: &Change) -> Stored {
-        if seen.boot != self.boot || seen.mark != self.mark || !self.is_same(seen, change) {
+        let is_known = (seen.incarnation, seen.floor) == (self.incarnation, self.floor);
+        if !is_known || !self.is_same(seen, change) {
             return Stored::Conflict;
         }
         self.write(change)
@@ -105,8 +106,8 @@ impl MemoryRows {
     pub fn write(&mut self, change: &Change) -> Stored {
         self.version += 1;
         let version = self.version;
-        if let Some(epoch) = change.mark {
-            self.mark = Mark { epoch, version };
+        if let Some(epoch) = change.floor {
+            self.floor = TokenFloor { epoch, version };
         }
         let clock = self.server_ms.zip(change.lasts_ms);
         for (name, row) in &change.rows {
@@ -164,11 +165,11 @@ impl MemoryEngine {
     pub fn edit<T>(&self, edit: impl FnOnce(&mut MemoryRows) -> T) -> T {
         let edited = edit(&mut self.rows());
         self.inner.changed.notify_all();
-        self.tell(&[(None, None)]);
+        self.notify(&[(None, None)]);
         edited
     }
 
-    fn tell(&self, changes: &[(Option<&str>, Option<i64>)]) {
+    fn notify(&self, changes: &[(Option<&str>, Option<i64>)]) {
         let listeners = {
             let mut listeners = self.listeners();
             listeners.retain(|listener| listener.strong_count() > 0);
@@ -186,8 +187,8 @@ impl MemoryEngine {
             names.iter().map(|name| rows.rows.get(*name).map(|(_, row)| row.token)).collect()
         };
         self.inner.changed.notify_all();
-        let told = names.iter().zip(tokens).map(|(name, token)| (Some(*name), token));
-        self.tell(&told.collect::<Vec<_>>());
+        let changes = names.iter().zip(tokens).map(|(name, token)| (Some(*name), token));
+        self.notify(&changes.collect::<Vec<_>>());
     }
 
     fn listeners(&self) -> MutexGuard<'_, Vec<Weak<dyn Listener>>> {
@@ -239,7 +240,7 @@ impl Engine for MemoryEngine {
         Ok(self.edit(|rows| rows.forget(seen)))
     }
 
-    fn nap(&self, name: &str, version: i64, time: Duration) {
+    fn wait_for_change(&self, name: &str, version: i64, time: Duration) {
         let is_same = |rows: &mut MemoryRows| rows.row(name).version == version;
         let _ = self.inner.changed.wait_timeout_while(self.rows(), time, is_same);
     }
@@ -268,12 +269,12 @@ impl Engine for MemoryEngine {
 
     fn commit_rows_of(
         &self,
-        boot: i64,
+        incarnation: i64,
         name: &str,
         token: i64,
         changes: &[RowChange],
     ) -> Result<Stored> {
-        let is_same = self.rows().boot == boot;
+        let is_same = self.rows().incarnation == incarnation;
         match is_same {
             true => self.commit_rows(name, token, changes),
             false => Ok(Stored::Conflict),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use litelease_core::{self as rule, Claimant, Conditions, LeaseRow, RaiseResult, Term};
 use litelease_hold::HeldGrant;
 
-use crate::change::{Answered, Ask, Decision, Judged, Kind, has_ended_by, missing_row};
+use crate::change::{Answered, Decision, Kind, Operation, RowAtNow, has_ended_by, missing_row};
 use crate::cluster::Cluster;
 use crate::engine::{Error, Result};
 use crate::limits::in_ms;
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Cluster {
-    /// Grants `name` to `owner` for `ttl`, if nobody has it.
+    /// Grants `name` to `owner` for `ttl`, if the name is free.
     ///
     /// Returns `Busy` while a lease is live, also to its own owner. On an engine without a clock,
     /// such as etcd, a holder that died is succeeded once this handle has seen its row unchanged
@@ -48,7 +48,7 @@ impl Cluster {
     }
 
     /// Claims, and also returns the moment from which a holder may count its trust, on the host's
-    /// counted clock: before the first request was sent.
+    /// monotonic clock: before the first request was sent.
     #[doc(hidden)]
     pub fn claim_since(
         &self,
@@ -68,9 +68,9 @@ impl Cluster {
         ttl: Duration,
         min_token: i64,
     ) -> Result<Answered<ClaimResult>> {
-        self.grant(name, owner, ttl, &|judged, term, floor| {
-            let step = rule::claim(judged.row(), owner, term, floor.max(min_token))?;
-            Ok(Decision::of(step, |answer| answer.into_owned()))
+        self.grant(name, owner, ttl, &|at_now, term, floor| {
+            let step = rule::claim(at_now.row(), owner, term, floor.max(min_token))?;
+            Ok(Decision::new(step, |answer| answer.into_owned()))
         })
     }
 
@@ -84,7 +84,7 @@ impl Cluster {
     /// # use litelease_cluster::*;
     /// # let cluster = Cluster::on(MemoryEngine::new());
     /// let ttl = Duration::from_secs(30);
-    /// let first = cluster.ensure("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let first = cluster.ensure("scheduler", "a", ttl)?.acquired().expect("it is free");
     /// let again = cluster.ensure("scheduler", "a", ttl)?.acquired().expect("it has it");
     /// assert_eq!(again.token, first.token);
     /// # Ok::<(), litelease_cluster::Error>(())
@@ -101,14 +101,14 @@ impl Cluster {
         owner: &str,
         ttl: Duration,
     ) -> Result<(ClaimResult, Duration)> {
-        let granted = self.grant(name, owner, ttl, &|judged, term, floor| {
-            let row = judged.row();
-            let step = match judged.is_between_ends() {
+        let granted = self.grant(name, owner, ttl, &|at_now, term, floor| {
+            let row = at_now.row();
+            let step = match at_now.is_between_ends() {
                 // It is not prolonged any more, and not granted yet.
                 true => rule::claim(row, owner, term, floor)?,
                 false => rule::ensure(row, owner, term, floor, Conditions::default())?,
             };
-            Ok(Decision::of(step, |answer| answer.into_owned()))
+            Ok(Decision::new(step, |answer| answer.into_owned()))
         });
         granted.map(Answered::since)
     }
@@ -134,10 +134,10 @@ impl Cluster {
         ttl: Duration,
         dead: GrantRef<'_>,
     ) -> Result<Answered<ClaimResult>> {
-        self.grant(name, owner, ttl, &|judged, term, floor| {
+        self.grant(name, owner, ttl, &|at_now, term, floor| {
             let dead = dead.of_owner(dead.owner.unwrap_or_default());
-            let step = rule::claim_from_dead(judged.row(), owner, term, floor, dead)?;
-            Ok(Decision::of(step, |answer| answer.into_owned()))
+            let step = rule::claim_from_dead(at_now.row(), owner, term, floor, dead)?;
+            Ok(Decision::new(step, |answer| answer.into_owned()))
         })
     }
 
@@ -171,7 +171,7 @@ impl Cluster {
     pub fn release<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<ReleaseResult> {
         let grant = grant.into();
         let owner = grant.owner_or(|name| self.owner(name))?;
-        self.release_when(grant.name, grant.of_owner(&owner), self.shared.host.attempt())
+        self.release_when(grant.name, grant.of_owner(&owner), self.shared.host.random_id())
     }
 
     /// Ends whichever lease `owner` has now, for a caller that knows only the owner text.
@@ -186,7 +186,7 @@ impl Cluster {
     /// # Ok::<(), litelease_cluster::Error>(())
     /// ```
     pub fn release_by_owner(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
-        self.release_when(name, any_grant_of(owner), self.shared.host.attempt())
+        self.release_when(name, any_grant_of(owner), self.shared.host.random_id())
     }
 
     /// Hands this grant to `new_owner`, under a new token and for `ttl` from now.
@@ -196,7 +196,7 @@ impl Cluster {
     /// # use litelease_cluster::*;
     /// # let cluster = Cluster::on(MemoryEngine::new());
     /// # let ttl = Duration::from_secs(30);
-    /// let lease = cluster.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let lease = cluster.claim("scheduler", "a", ttl)?.acquired().expect("it is free");
     /// let handed = cluster.transfer(&lease, "b", ttl)?;
     /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
     /// # Ok::<(), litelease_cluster::Error>(())
@@ -248,18 +248,18 @@ impl Cluster {
     /// ```
     pub fn break_lease(&self, name: &str) -> Result<BreakResult> {
         self.check_name(name)?;
-        let decide = |judged: &Judged, floor| {
-            let step = rule::break_lease(judged.row(), judged.now_ms, floor)?;
-            Ok(Decision::of(step, |answer| answer.into_owned()))
+        let decide = |at_now: &RowAtNow, floor| {
+            let step = rule::break_lease(at_now.row(), at_now.now_ms, floor)?;
+            Ok(Decision::new(step, |answer| answer.into_owned()))
         };
-        let ask = Ask { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
-        self.change(&ask).map(|answered| answered.answer)
+        let verb = Operation { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
+        self.change(&verb).map(|answered| answered.answer)
     }
 
     /// Returns the live lease on `name`, if there is one.
     pub fn inspect(&self, name: &str) -> Result<Option<Lease>> {
-        self.look(name, |judged| {
-            rule::inspect(judged.holders_row(), judged.now_ms).map(Lease::into_owned)
+        self.read(name, |at_now| {
+            rule::inspect(at_now.holders_row(), at_now.now_ms).map(Lease::into_owned)
         })
     }
 
@@ -267,34 +267,34 @@ impl Cluster {
     /// that has ended: see [`claim`](Cluster::claim).
     #[doc(hidden)]
     pub fn in_the_way(&self, name: &str) -> Result<Option<Lease>> {
-        self.look(name, |judged| rule::inspect(judged.row(), judged.now_ms).map(Lease::into_owned))
+        self.read(name, |at_now| rule::inspect(at_now.row(), at_now.now_ms).map(Lease::into_owned))
     }
 
-    /// Returns who has `name`, if anybody does.
+    /// Returns the owner of `name`, if it is leased.
     pub fn owner(&self, name: &str) -> Result<Option<String>> {
         self.inspect(name).map(|lease| lease.map(|lease| lease.owner))
     }
 
     /// Returns the newest token of `name`, live or not.
     pub fn token(&self, name: &str) -> Result<Option<i64>> {
-        self.look(name, |judged| judged.row.as_ref().map(|row| row.token))
+        self.read(name, |at_now| at_now.row.as_ref().map(|row| row.token))
     }
 
     /// Lists all rows, live or not, in the order of their names.
     pub fn list(&self) -> Result<Vec<LeaseRow>> {
         let loaded = self.load_all(&mut self.patience())?;
-        let rows = loaded.rows.iter().map(|row| Ok(self.judge(&loaded, row)?.shown()));
+        let rows = loaded.rows.iter().map(|row| Ok(self.row_at_now(&loaded, row)?.shown()));
         rows.filter_map(Result::transpose).collect()
     }
 
     /// Raises the token of one name above `floor`, and ends its lease if it is live.
     pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {
         self.check_name(name)?;
-        let decide = |judged: &Judged, file_floor| {
-            Ok(Decision::of(rule::raise_name(judged.row(), floor, file_floor)?, |answer| answer))
+        let decide = |at_now: &RowAtNow, file_floor| {
+            Ok(Decision::new(rule::raise_name(at_now.row(), floor, file_floor)?, |answer| answer))
         };
-        let ask = Ask { name, kind: Kind::Always, ttl_ms: None, decide: &decide };
-        match self.change(&ask)?.answer {
+        let verb = Operation { name, kind: Kind::Always, ttl_ms: None, decide: &decide };
+        match self.change(&verb)?.answer {
             RaiseResult::Raised | RaiseResult::Unchanged => Ok(()),
             RaiseResult::TooLow { present } => Err(Error::FloorTooLow { floor, present }),
         }
@@ -311,9 +311,9 @@ impl Cluster {
         self.check_owner(owner)?;
         let ttl_ms = in_ms(ttl)?;
         let decide =
-            |judged: &Judged, floor| decide(judged, Term::new(ttl_ms, judged.now_ms)?, floor);
-        let ask = Ask { name, kind: Kind::Grant, ttl_ms: Some(ttl_ms), decide: &decide };
-        self.change(&ask)
+            |at_now: &RowAtNow, floor| decide(at_now, Term::new(ttl_ms, at_now.now_ms)?, floor);
+        let verb = Operation { name, kind: Kind::Grant, ttl_ms: Some(ttl_ms), decide: &decide };
+        self.change(&verb)
     }
 
     fn renew_when(
@@ -326,8 +326,8 @@ impl Cluster {
         self.check_owner(who.owner)?;
         let ttl_ms = in_ms(ttl)?;
         let decide = renews(who, ttl_ms);
-        let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
-        self.change(&ask).map(Answered::since)
+        let verb = Operation { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
+        self.change(&verb).map(Answered::since)
     }
 
     /// Releases under this attempt. A lease that the same attempt has ended before is released.
@@ -346,12 +346,12 @@ impl Cluster {
     fn release_when(&self, name: &str, who: Claimant<'_>, attempt: i64) -> Result<ReleaseResult> {
         self.check_name(name)?;
         self.check_owner(who.owner)?;
-        let decide = |judged: &Judged, _| {
-            let step = rule::release(judged.row(), who, judged.now_ms);
-            Ok(Decision::of(step, |answer| answer.into_owned()))
+        let decide = |at_now: &RowAtNow, _| {
+            let step = rule::release(at_now.row(), who, at_now.now_ms);
+            Ok(Decision::new(step, |answer| answer.into_owned()))
         };
-        let ask = Ask { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
-        self.change_as(&ask, attempt).map(|answered| answered.answer)
+        let verb = Operation { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
+        self.change_as(&verb, attempt).map(|answered| answered.answer)
     }
 
     fn transfer_when(
@@ -365,17 +365,17 @@ impl Cluster {
         self.check_owner(who.owner)?;
         self.check_owner(new_owner)?;
         let ttl_ms = in_ms(ttl)?;
-        let decide = |judged: &Judged, floor| {
-            let (row, term) = (judged.holders_row(), Term::new(ttl_ms, judged.now_ms)?);
+        let decide = |at_now: &RowAtNow, floor| {
+            let (row, term) = (at_now.holders_row(), Term::new(ttl_ms, at_now.now_ms)?);
             let step = rule::transfer(row, who, new_owner, term, floor)?;
-            Ok(Decision::of(step, |answer| answer.into_owned()))
+            Ok(Decision::new(step, |answer| answer.into_owned()))
         };
-        let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
-        self.change(&ask).map(|answered| answered.answer)
+        let verb = Operation { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
+        self.change(&verb).map(|answered| answered.answer)
     }
 
     /// Loads one row and shows it as the rule sees it, with the time.
-    fn look<A>(&self, name: &str, see: impl FnOnce(&Judged) -> A) -> Result<A> {
+    fn read<A>(&self, name: &str, see: impl FnOnce(&RowAtNow) -> A) -> Result<A> {
         self.check_name(name)?;
         let mut patience = self.patience();
         let loaded = loop {
@@ -385,12 +385,12 @@ impl Cluster {
             }
         };
         let row = loaded.rows.first().ok_or_else(|| missing_row(name))?;
-        Ok(see(&self.judge(&loaded, row)?))
+        Ok(see(&self.row_at_now(&loaded, row)?))
     }
 }
 
 /// Asks the rule for a grant, with the row, the term and the floor.
-type Grants<'a> = dyn Fn(&Judged, Term, i64) -> Result<Decision<ClaimResult>> + 'a;
+type Grants<'a> = dyn Fn(&RowAtNow, Term, i64) -> Result<Decision<ClaimResult>> + 'a;
 
 fn any_grant_of(owner: &str) -> Claimant<'_> {
     Claimant { owner, token: None }
@@ -400,10 +400,10 @@ fn any_grant_of(owner: &str) -> Claimant<'_> {
 pub(crate) fn renews(
     who: Claimant<'_>,
     ttl_ms: i64,
-) -> impl Fn(&Judged, i64) -> Result<Decision<RenewResult>> {
-    move |judged, _| {
-        let (row, term) = (judged.holders_row(), Term::new(ttl_ms, judged.now_ms)?);
+) -> impl Fn(&RowAtNow, i64) -> Result<Decision<RenewResult>> {
+    move |at_now, _| {
+        let (row, term) = (at_now.holders_row(), Term::new(ttl_ms, at_now.now_ms)?);
         let step = rule::renew(row, who, term, Conditions::default());
-        Ok(Decision::of(step, |answer| answer.into_owned()))
+        Ok(Decision::new(step, |answer| answer.into_owned()))
     }
 }

@@ -1,13 +1,13 @@
-//! What an access key of the service may do: scopes, each with a pattern of names.
+//! Permissions of access keys of the service: scopes, each with a pattern of names.
 
 use alloc::string::String;
 use core::fmt;
 
-/// What a caller of the service may do with the names that match a pattern.
+/// A kind of call that a client of the service may make on the names that match a pattern.
 ///
 /// ```
 /// # use litelease_core::Scope;
-/// assert_eq!(Scope::of("claim"), Some(Scope::Claim));
+/// assert_eq!(Scope::from_word("claim"), Some(Scope::Claim));
 /// assert_eq!(Scope::Operate.word(), "operate");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +20,7 @@ pub enum Scope {
     Send,
     /// Receive items of a queue.
     Receive,
-    /// End what somebody else has.
+    /// End leases and deliveries of other clients.
     Operate,
 }
 
@@ -57,7 +57,7 @@ const LONGEST_PATTERN: usize = 1024;
 pub enum InvalidPermission {
     /// There is no colon, or nothing behind it.
     NoPattern,
-    /// What stands before the colon is no scope.
+    /// The word before the colon is no scope.
     UnknownScope,
     /// The pattern has a control character in it, or is too long.
     BadPattern,
@@ -80,7 +80,7 @@ impl Scope {
     }
 
     /// Returns the scope that a word stands for.
-    pub fn of(word: &str) -> Option<Self> {
+    pub fn from_word(word: &str) -> Option<Self> {
         Scope::ALL.into_iter().find(|scope| scope.word() == word)
     }
 }
@@ -89,7 +89,7 @@ impl Permission {
     /// Reads a permission: a scope, a colon and a pattern.
     pub fn parse(text: &str) -> Result<Self, InvalidPermission> {
         let (scope, pattern) = text.split_once(':').ok_or(InvalidPermission::NoPattern)?;
-        let scope = Scope::of(scope).ok_or(InvalidPermission::UnknownScope)?;
+        let scope = Scope::from_word(scope).ok_or(InvalidPermission::UnknownScope)?;
         match pattern {
             "" => Err(InvalidPermission::NoPattern),
             // Permissions are stored one per line.

@@ -16,9 +16,9 @@ use core::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease<S = String> {
-    /// What is owned.
+    /// The name that is leased.
     pub name: S,
-    /// Who owns it.
+    /// The owner.
     pub owner: S,
     /// The fencing token: larger than that of every earlier grant of this name.
     pub token: i64,
@@ -77,7 +77,7 @@ pub enum RenewResult<S = String> {
 pub enum ReleaseResult<S = String> {
     /// The name is free; the next grant gets a larger token.
     Released {
-        /// What was released.
+        /// The name that was released.
         name: S,
         /// The token of the grant that ended.
         token: i64,
@@ -125,7 +125,7 @@ pub enum TransferResult<S = String> {
 pub enum BreakResult<S = String> {
     /// The name is free and the broken holder's token is superseded.
     Broken {
-        /// Who had it.
+        /// The owner whose lease was broken.
         owner: S,
         /// The token that is now superseded.
         killed: i64,
@@ -201,7 +201,7 @@ impl GrantResult {
 pub enum AdmitResult {
     /// No larger token was admitted before.
     Admitted,
-    /// A larger one was: whoever carries this one is no longer the owner.
+    /// A larger one was: the owner with this token was superseded.
     Stale {
         /// The largest token that was admitted; 0 if there is none.
         newest: i64,
@@ -236,7 +236,7 @@ pub enum RaiseResult {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// Nobody was ever granted this name.
+    /// The name was never granted.
     NeverClaimed,
     /// Another owner has a live lease on it.
     HeldBy,
@@ -255,9 +255,9 @@ pub enum Reason {
     NoProgress,
     /// The grant is limited, and its end has come.
     TimeIsUp,
-    /// Somebody has asked for the lease, and the time to give it up is over.
+    /// Another owner has requested the lease, and the time to give it up is over.
     Requested,
-    /// Nobody has asked for the lease, so there is nobody to hand it over to.
+    /// The lease has no open request, so there is no owner to hand it over to.
     NotRequested,
 }
 

@@ -72,7 +72,7 @@ pub fn leaves_room(min_token: i64, newest: i64) -> bool {
 /// let epoch = Epoch::default().needed(1, context)?.unwrap();
 /// assert_eq!(epoch, Epoch { floor: 0, boot: 7 });
 /// assert_eq!(epoch.needed(2, context)?, None);
-/// // After the next boot nobody knows what was lost, so numbers go on far above.
+/// // The next boot cannot know what was lost, so numbers go on far above.
 /// let next = epoch.needed(3, CommitContext { boot: 8, ..context })?.unwrap();
 /// assert_eq!(next, Epoch { floor: 1 << 32, boot: 8 });
 /// # Ok::<(), litelease_core::Refusal>(())
@@ -98,9 +98,9 @@ pub struct Epoch {
 pub struct CommitContext {
     /// The present boot; 0 where nothing outlives it, as in memory.
     pub boot: i64,
-    /// Whether a power cut can take commits that were acknowledged.
+    /// A power cut can take commits that were acknowledged.
     pub may_lose_commits: bool,
-    /// Whether the epoch can be stored in a commit of its own, which no power cut takes.
+    /// The epoch can be stored in a commit of its own, which no power cut takes.
     pub is_own: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The lease rule: from a stored row, a request and a time to what to write and what to answer.
 //!
 //! Everything here is a pure function. It knows no SQLite, no clock, no thread and no text format;
-//! whoever stores the row reads the clock and does the writing. Most programs want the `litelease`
+//! the caller reads the clock and stores the row. Most programs want the `litelease`
 //! crate, which does both on a SQLite file.
 //!
 //! ```

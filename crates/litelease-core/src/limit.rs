@@ -1,6 +1,6 @@
 //! Limits of a grant: renewals need progress, and none prolongs past an end.
 //!
-//! A limit refuses renewals and never shortens a lease: nobody's trust window is cut.
+//! A limit refuses renewals and never shortens a lease: no holder's trust window is cut.
 
 use crate::{GrantResult, Lease, Reason, Refusal, Request, Row, is_live};
 
@@ -26,7 +26,7 @@ pub struct Limits {
     pub not_after_ms: Option<i64>,
 }
 
-/// What a renewal depends on besides its row. A plain grant has none of it.
+/// The conditions of a renewal besides its row. A plain grant has none.
 ///
 /// ```
 /// # use litelease_core::Conditions;

@@ -1,5 +1,5 @@
-//! The rule of queues: an item is leased to one worker at a time, and delivered again until
-//! somebody acknowledges it.
+//! The rule of queues: an item is leased to one worker at a time, and delivered again until a
+//! worker acknowledges it.
 //!
 //! An item is stored as when it becomes visible and what came of its newest delivery. Everything
 //! else follows: whether it is visible, delayed, leased or dead, and whether a receipt still
@@ -32,8 +32,7 @@ pub enum ItemState {
     Delayed,
     /// A worker has it.
     Leased,
-    /// Nobody acknowledged its last allowed delivery, or somebody buried it. Only a redrive revives
-    /// it.
+    /// Its last allowed delivery was not acknowledged, or it was buried. Only a redrive revives it.
     Dead,
 }
 
@@ -62,7 +61,7 @@ pub enum StaleReason {
     Unknown,
 }
 
-/// What ended a delivery before its deadline, or instead of an acknowledgement.
+/// An end of a delivery before its deadline, or instead of an acknowledgement.
 ///
 /// ```
 /// # use litelease_core::{Ended, StaleReason};
@@ -115,7 +114,7 @@ pub struct Delivery {
     /// The first millisecond at which the worker no longer has the item. If it ended earlier, when
     /// that was.
     pub deadline_ms: i64,
-    /// What ended it, if something did. Then its receipt is stale.
+    /// Its early end, if it has one. Then its receipt is stale.
     pub ended: Option<Ended>,
 }
 
@@ -129,7 +128,7 @@ pub struct Delivery {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// When it is visible, if nobody acknowledges it before. None if it is dead, or will be at its
+    /// When it is visible, unless it is acknowledged before. None if it is dead, or will be at its
     /// deadline: its last allowed delivery took it out of the visible order.
     visible_at_ms: Option<i64>,
     /// How often it was delivered since it was sent or redriven.
@@ -289,7 +288,7 @@ impl Item {
         is_right.then_some(Item { visible_at_ms, attempts, delivery })
     }
 
-    /// When it is visible, if nobody acknowledges it before.
+    /// Returns when it is visible, unless it is acknowledged before.
     pub fn visible_at_ms(&self) -> Option<i64> {
         self.visible_at_ms
     }
@@ -404,7 +403,7 @@ pub fn deliver(item: Item, uuid: u128, token: i64, term: Term, max_attempts: i64
     Some(Item { visible_at_ms, attempts, delivery: Some(delivery) })
 }
 
-/// Acknowledges an item. The newest receipt passes, also after its deadline, as long as nobody
+/// Acknowledges an item. The newest receipt passes, also after its deadline, unless a worker has
 /// received the item since. `newest` is the newest number of the file's queues: an item that is not
 /// there has been there if its id is not larger.
 ///
@@ -517,8 +516,8 @@ pub fn redrive(item: Item, now_ms: i64) -> Option<Item> {
         .then(|| Item { attempts: 0, ..item.ended(Ended::Redriven, Some(now_ms), now_ms) })
 }
 
-/// Ends the newest delivery because the file was restored: whoever has its receipt may have worked
-/// on after the backup was made. None if nothing is to be ended.
+/// Ends the newest delivery because the file was restored: the worker with its receipt may have
+/// worked on after the backup was made. None if nothing is to be ended.
 ///
 /// ```
 /// # use litelease_core::{Item, ItemState, Term, deliver, fence_item};
@@ -532,7 +531,7 @@ pub fn fence_item(item: Item, now_ms: i64) -> Option<Item> {
     Some(item.ended(Ended::Restored, visible_at_ms, now_ms))
 }
 
-/// Decides whether an item may be cancelled: nobody works on it.
+/// Decides whether an item may be cancelled: no worker has it.
 ///
 /// ```
 /// # use litelease_core::{CancelResult, Item, Term, cancel, deliver};

@@ -1,7 +1,7 @@
 //! The rule of shared reads: a reader may answer from memory for a while, and a writer waits until
 //! all have stopped.
 //!
-//! A writer is whoever has the name. While one does, no read is granted or prolonged.
+//! The writer is the owner of the name. While there is one, no read is granted or prolonged.
 
 use crate::{Refusal, Row, Term, is_live};
 

@@ -1,8 +1,8 @@
 //! Handoff: asking the live holder to give a lease up, handing it over to who asked, and taking it
 //! over.
 //!
-//! A request refuses renewals from a given time on and never shortens a lease: nobody's trust
-//! window is cut.
+//! A request refuses renewals from a given time on and never shortens a lease: no holder's
+//! trust window is cut.
 
 use alloc::string::String;
 
@@ -10,7 +10,7 @@ use crate::rule::grant;
 use crate::{Claimant, Lease, Reason, Refusal, Row, Step, Term, TransferResult, is_live, transfer};
 
 /// A request lapses when its requester does not repeat it within this time, so that a dead one
-/// evicts nobody.
+/// evicts no holder.
 pub const REQUEST_LAPSES_MS: i64 = 10_000;
 
 /// A request as it is stored, without the text of the requester.
@@ -51,14 +51,14 @@ pub enum RequestResult<S = String> {
         /// The time from which on its renewals are refused. Repeating a request does not change it.
         until_ms: i64,
     },
-    /// Somebody else has an open request for this grant.
+    /// Another owner has an open request for this grant.
     RequestedBy {
         /// Who.
         requester: S,
         /// The time from which on its renewals are refused.
         until_ms: i64,
     },
-    /// There is nobody to ask: the name can be claimed.
+    /// There is no holder to ask: the name can be claimed.
     Rejected {
         /// Why not.
         reason: Reason,
@@ -70,7 +70,7 @@ pub enum RequestResult<S = String> {
 /// ```
 /// # use litelease_core::{Row, request};
 /// let asked = request(Row::new("import", None), None, "b", 50, 100)?;
-/// assert_eq!(asked.write, None, "nobody has it");
+/// assert_eq!(asked.write, None, "the name is free");
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +188,7 @@ pub fn hand_over<'a, 'q: 'a>(
             let (reason, current) = (Reason::NotRequested, Some(lease));
             Ok(Step { write: None, answer: TransferResult::Rejected { reason, current } })
         }
-        // Whoever is not the holder is told why, as by a transfer.
+        // A caller that is not the holder gets the reason, as from a transfer.
         (_, requested) => {
             transfer(row, who, requested.map_or("", |(requester, _)| requester), term, floor)
         }
@@ -209,8 +209,8 @@ pub fn is_handed_to(row: Row<'_>, requester: &str, request: Request, now_ms: i64
     row.live(now_ms).is_some_and(|lease| lease.owner == requester && lease.token > request.token)
 }
 
-/// Ends anybody's live lease and grants the name in one step, under a new token, for operators. The
-/// old holder may go on working until it finds out: the token tells the two apart.
+/// Ends any holder's live lease and grants the name in one step, under a new token, for operators.
+/// The old holder may go on working until it finds out: the token tells the two apart.
 ///
 /// ```
 /// # use litelease_core::{Row, State, Term, take_over};
@@ -231,7 +231,7 @@ pub fn take_over<'a, 'q: 'a>(
 }
 
 /// Checks whether a checkpoint under `token` was made by the grant right before that of `own`. If
-/// not, nobody knows whether grants in between have done more.
+/// not, grants in between may have done more.
 ///
 /// ```
 /// # use litelease_core::is_from_predecessor;

@@ -42,7 +42,7 @@ pub struct State<'a> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenure<'a> {
-    /// Who has the name.
+    /// The owner.
     pub owner: &'a str,
     /// The first millisecond at which it no longer does.
     pub expires_at_ms: i64,
@@ -56,7 +56,7 @@ pub struct Tenure<'a> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Somebody has it.
+    /// It has a live lease.
     Live,
     /// Its last lease ran out.
     Expired,
@@ -123,12 +123,12 @@ pub struct Term {
 pub enum Refusal {
     /// The ttl is zero or negative.
     InvalidTtl {
-        /// What was given.
+        /// The ttl that was given.
         ttl_ms: i64,
     },
     /// The delay is negative.
     InvalidDelay {
-        /// What was given.
+        /// The delay that was given.
         delay_ms: i64,
     },
     /// `now_ms + ttl_ms` is more than 64 bits can hold.
@@ -142,7 +142,7 @@ pub enum Refusal {
     TokenExhausted,
     /// The ttl is longer than this kind of grant may be.
     TtlTooLong {
-        /// What was given.
+        /// The ttl that was given.
         ttl_ms: i64,
         /// The longest that may be.
         most_ms: i64,
@@ -151,7 +151,7 @@ pub enum Refusal {
     InvalidTime {
         /// Which one.
         what: &'static str,
-        /// What was given.
+        /// The time that was given.
         ms: i64,
     },
 }
@@ -175,7 +175,7 @@ impl<'a> Row<'a> {
         Row { name, state }
     }
 
-    /// What the row is about.
+    /// Returns the name of the row.
     pub fn name(&self) -> &'a str {
         self.name
     }
@@ -204,7 +204,7 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// What is stored, if the name was ever claimed.
+    /// Returns the stored state, if the name was ever claimed.
     pub fn state(&self) -> Option<State<'a>> {
         self.state
     }
@@ -232,9 +232,9 @@ impl<'a> Row<'a> {
         newest.checked_add(1).ok_or(Refusal::TokenExhausted)
     }
 
-    /// The token that ends a lease and is granted to nobody: the next one. In a file that grants
-    /// nothing any more it is the largest one, which this name has not had yet.
-    pub(crate) fn token_of_nobody(&self, floor: i64) -> Result<i64, Refusal> {
+    /// Returns the token that ends a lease and is never granted: the next one. In a file that
+    /// grants nothing any more it is the largest one, which this name has not had yet.
+    pub(crate) fn ungranted_token(&self, floor: i64) -> Result<i64, Refusal> {
         match self.token() {
             Some(newest) if floor == i64::MAX && newest < floor => Ok(floor),
             _ => self.next_token(floor),
@@ -246,8 +246,8 @@ impl<'a> Row<'a> {
         match self.live(now_ms) {
             Some(lease) if lease.token == token => GrantResult::Done,
             live => {
-                // Whoever holds it by now, an old token is superseded and not merely another
-                // owner's.
+                // Whether the name is held or free by now, an old token is superseded and not
+                // merely another owner's.
                 let owner = live.map_or("", |lease| lease.owner);
                 let who = Claimant { owner, token: Some(token) };
                 GrantResult::Stale { reason: self.why_not(Some(who), now_ms) }

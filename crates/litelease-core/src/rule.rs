@@ -40,7 +40,7 @@ impl<'q, A> Step<'q, A> {
     }
 }
 
-/// The part of a claim that needs no write: a live lease is busy, whoever asks.
+/// Decides the part of a claim that needs no write: a live lease is busy, also for its own owner.
 ///
 /// ```
 /// # use litelease_core::{Row, State, busy};
@@ -53,7 +53,7 @@ pub fn busy(row: Row<'_>, now_ms: i64) -> Option<ClaimResult<&str>> {
     row.live(now_ms).map(ClaimResult::Busy)
 }
 
-/// Grants a name that nobody has, under a new token.
+/// Grants a free name under a new token.
 ///
 /// ```
 /// # use litelease_core::{ClaimResult, Row, State, Term, claim};
@@ -253,7 +253,7 @@ pub fn transfer<'a, 'q: 'a>(
     }
 }
 
-/// Ends anybody's live lease and raises the token, so that the broken holder is refused at once.
+/// Ends any holder's live lease and raises the token, so that the broken holder is refused at once.
 ///
 /// ```
 /// # use litelease_core::{BreakResult, Row, State, break_lease};
@@ -262,7 +262,7 @@ pub fn transfer<'a, 'q: 'a>(
 /// assert_eq!(step.answer, BreakResult::Broken { owner: "a", killed: 1 });
 /// assert_eq!(step.write, State::stored(2, None, None));
 ///
-/// // A file that grants nothing any more still has the largest number, which nobody is granted.
+/// // A file that grants nothing any more still has the largest number, which is never granted.
 /// let step = break_lease(row, 120, i64::MAX)?;
 /// assert_eq!(step.write, State::stored(i64::MAX, None, None));
 /// # Ok::<(), litelease_core::Refusal>(())
@@ -274,7 +274,7 @@ pub fn break_lease(
 ) -> Result<Step<'static, BreakResult<&str>>, Refusal> {
     match row.live(now_ms) {
         Some(lease) => Ok(Step::write(
-            State::free(row.token_of_nobody(floor)?),
+            State::free(row.ungranted_token(floor)?),
             BreakResult::Broken { owner: lease.owner, killed: lease.token },
         )),
         None => {

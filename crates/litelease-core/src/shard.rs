@@ -21,9 +21,10 @@ pub const MAX_SHARDS: usize = 10_000;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShardState<M> {
-    /// Who has a live lease on it. One that is no live member keeps it, and is asked for nothing.
+    /// The holder of a live lease on it. One that is no live member keeps it, and is asked for
+    /// nothing.
     pub holder: Option<M>,
-    /// Who has an open request for it. One that is no live member does not count.
+    /// The sender of an open request for it. One that is no live member does not count.
     pub requester: Option<M>,
 }
 
@@ -33,8 +34,8 @@ impl<M> Default for ShardState<M> {
     }
 }
 
-/// What a member does now, as the numbers of shards. Do it in this order, in the transaction of the
-/// snapshot.
+/// The next steps of a member, as the numbers of shards. Do them in this order, in the transaction
+/// of the snapshot.
 ///
 /// ```
 /// # use litelease_core::ShardPlan;
@@ -55,8 +56,8 @@ pub struct ShardPlan {
 }
 
 impl ShardPlan {
-    /// Checks whether there is nothing to do: the member has its share, and nobody asks it for
-    /// anything.
+    /// Checks whether there is nothing to do: the member has its share, and no other asks it for
+    /// a shard.
     ///
     /// ```
     /// # use litelease_core::ShardPlan;
@@ -153,7 +154,7 @@ enum Request {
     Dead,
 }
 
-/// What a member needs in order to have its share.
+/// The shards that a member needs in order to have its share.
 struct Share {
     claim: Vec<usize>,
     request: Vec<usize>,
@@ -188,8 +189,8 @@ impl<M: Copy + Ord> Group<M> {
         self.members.binary_search(&member).ok()
     }
 
-    /// What `me` claims and requests. Its own requests are decided anew; those of others count as
-    /// done.
+    /// Returns what `me` claims and requests. Its own requests are decided anew; those of others
+    /// count as done.
     fn share_of(&self, me: usize) -> Share {
         let mut counts = self.counts_without_requests_of(me);
         let (n, m) = (self.shards.len(), self.members.len());
@@ -209,7 +210,7 @@ impl<M: Copy + Ord> Group<M> {
             // Those who have more than this may be asked for one.
             let enough = match counts[me] {
                 count if count < floor => floor,
-                // Everybody has enough, and somebody has far too much.
+                // Every member has enough, and one has far too much.
                 count if count == floor && others_have_floor && rest.is_empty() => ceil,
                 _ => break,
             };
@@ -254,7 +255,7 @@ impl<M: Copy + Ord> Group<M> {
         askable
     }
 
-    /// What each member needs that requests a shard of `me`.
+    /// Returns what each member needs that requests a shard of `me`.
     fn requesters_of(&self, me: usize) -> Vec<Option<Share>> {
         let asks = |member: usize| {
             let mut shards = self.shards.iter();
@@ -274,8 +275,8 @@ struct Askable {
 }
 
 impl Askable {
-    /// The shard to request next, of a member that has more than `enough`: one that was requested
-    /// already, or else one of whoever has most.
+    /// Returns the shard to request next, of a member that has more than `enough`: one that was
+    /// requested already, or else one of the member that has most.
     fn next(&mut self, enough: usize, counts: &[usize]) -> Option<(usize, usize)> {
         let richest = |lists: &[Vec<usize>]| {
             let last = |(holder, list): (usize, &Vec<usize>)| {

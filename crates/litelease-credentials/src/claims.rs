@@ -13,7 +13,7 @@ pub(crate) const ALGORITHM: Algorithm = Algorithm::EdDSA;
 /// The longest credential in bytes: many HTTP servers take no header that is longer.
 pub const MAX_CREDENTIAL: usize = 8 * 1024;
 
-/// What a credential says. A claim that is there twice makes the credential invalid.
+/// The content of a credential. A claim that is there twice makes the credential invalid.
 ///
 /// ```
 /// use litelease_credentials::Claims;

@@ -24,14 +24,14 @@ pub enum Error {
     Exposed {
         /// The path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// How it is exposed.
         what: &'static str,
     },
     /// A key or a set of keys cannot be read.
     Damaged {
         /// The path, if it is a file.
         path: Option<PathBuf>,
-        /// What is wrong with it.
+        /// The flaw.
         reason: String,
     },
     /// Something other than an ordinary file is in the place of a key, or the system reports an
@@ -41,7 +41,7 @@ pub enum Error {
     InvalidMaxTtl,
     /// The id of an issuer must be 32 hexadecimal digits.
     InvalidIssuer(String),
-    /// The audience is empty, so a credential would be for nobody.
+    /// The audience is empty, so no service could accept the credential.
     NoAudience,
     /// Name, owner and audience are so long that the credential would be longer than
     /// [`MAX_CREDENTIAL`](crate::MAX_CREDENTIAL).
@@ -155,7 +155,7 @@ pub enum Refused {
     TooLong,
     /// It is no credential: cut off, not base64, not JSON, a claim is missing or there twice.
     Malformed {
-        /// What is wrong with it.
+        /// The flaw.
         reason: String,
     },
     /// It is signed with another algorithm than EdDSA.

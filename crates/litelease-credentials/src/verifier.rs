@@ -41,7 +41,7 @@ pub struct Verifier {
     leeway: Duration,
 }
 
-/// What a credential has proved.
+/// The grant that a credential has proved.
 ///
 /// ```
 /// # use litelease_credentials::Verified;
@@ -76,7 +76,7 @@ enum Source {
     File { path: PathBuf, read: Arc<Mutex<Option<(Stamp, KeySet)>>> },
 }
 
-/// What changes when a file is written or replaced.
+/// The metadata of a file that changes when it is written or replaced.
 type Stamp = (u64, u64, u64, i64, i64, i64, i64);
 
 impl Verifier {
@@ -91,7 +91,7 @@ impl Verifier {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn new(keys: KeySet, issuer: &str, audience: &str) -> Result<Self, Error> {
-        Verifier::of(Source::Set(keys), issuer, audience)
+        Verifier::with_keys(Source::Set(keys), issuer, audience)
     }
 
     /// Makes a verifier with the JWK set in a file. When the file has changed, it is read again;
@@ -103,10 +103,10 @@ impl Verifier {
     pub fn reading(path: impl Into<PathBuf>, issuer: &str, audience: &str) -> Result<Self, Error> {
         let keys = Source::File { path: path.into(), read: Arc::default() };
         keys.with(|_| ())?;
-        Verifier::of(keys, issuer, audience)
+        Verifier::with_keys(keys, issuer, audience)
     }
 
-    fn of(keys: Source, issuer: &str, audience: &str) -> Result<Self, Error> {
+    fn with_keys(keys: Source, issuer: &str, audience: &str) -> Result<Self, Error> {
         let is_issuer = issuer.len() == 32 && issuer.bytes().all(|byte| byte.is_ascii_hexdigit());
         match audience {
             _ if !is_issuer => Err(Error::InvalidIssuer(issuer.into())),

@@ -139,7 +139,7 @@ impl Drop for Bell {
 }
 
 fn beside(database: &Path) -> SideFile {
-    SideFile::of(database, "-bell")
+    SideFile::new(database, "-bell")
 }
 
 #[cfg(test)]

@@ -117,9 +117,9 @@ pub fn believe(url: &str, number: u64, names: u64, planted: Planted) -> Result<(
         cluster = Cluster::with(Arc::new(blind), Arc::new(System), options);
     }
     // Each start has its own luck.
-    let dice = Dice::from(System.counted().as_nanos() as u64 ^ number);
+    let dice = Dice::from(System.monotonic().as_nanos() as u64 ^ number);
     let mut worker = Worker { cluster, owner: format!("worker {number}"), dice };
-    tell_event(&Event::Clock(System.wall_ms(), System.counted()));
+    tell_event(&Event::Clock(System.wall_ms(), System.monotonic()));
     loop {
         let name = format!("name{}", worker.dice.below(names));
         worker.once(&name);
@@ -145,7 +145,7 @@ impl Worker {
     /// Claims a name, and works on it for a while if it is granted.
     fn once(&mut self, name: &str) {
         let claimed = self.cluster.claim_since(name, &self.owner, TTL, 0);
-        let now = System.counted();
+        let now = System.monotonic();
         tell_answer(now, &claimed);
         match claimed {
             Ok((ClaimResult::Acquired(lease), since)) => {
@@ -161,11 +161,11 @@ impl Worker {
     /// Holds a lease for a while, and then releases it, forgets it, or writes once more although it
     /// is over.
     fn hold(&mut self, lease: &litelease_cluster::Lease, mut belief: Belief) {
-        let end = System.counted() + Duration::from_millis(self.dice.below(3000));
+        let end = System.monotonic() + Duration::from_millis(self.dice.below(3000));
         let write = || tell_event(&Event::Writes(lease.name.clone(), lease.token));
         loop {
             tell_event(&Event::Believes(belief.clone()));
-            let now = System.counted();
+            let now = System.monotonic();
             if now >= belief.until {
                 break;
             }
@@ -174,18 +174,18 @@ impl Worker {
                 break;
             }
             self.pause(100, 200);
-            if System.counted() >= belief.until {
+            if System.monotonic() >= belief.until {
                 break;
             }
             write();
             let renewed = self.cluster.renew_since(lease, TTL);
-            tell_answer(System.counted(), &renewed);
+            tell_answer(System.monotonic(), &renewed);
             match renewed {
                 Ok((RenewResult::Renewed(_), since)) => {
                     belief.until = belief.until.max(since + TRUSTED);
                 }
                 Ok((RenewResult::Rejected { .. }, _)) => {
-                    belief.until = belief.until.min(System.counted());
+                    belief.until = belief.until.min(System.monotonic());
                 }
                 Err(_) => {}
             }
@@ -198,9 +198,9 @@ impl Worker {
                 write();
             }
             _ => {
-                belief.until = belief.until.min(System.counted());
+                belief.until = belief.until.min(System.monotonic());
                 tell_event(&Event::Believes(belief));
-                tell_answer(System.counted(), &self.cluster.release(lease));
+                tell_answer(System.monotonic(), &self.cluster.release(lease));
             }
         }
     }
@@ -239,8 +239,8 @@ impl Engine for Blind {
         self.0.forget(seen)
     }
 
-    fn nap(&self, name: &str, version: i64, time: Duration) {
-        self.0.nap(name, version, time);
+    fn wait_for_change(&self, name: &str, version: i64, time: Duration) {
+        self.0.wait_for_change(name, version, time);
     }
 
     fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
@@ -283,7 +283,7 @@ impl Record {
     pub fn take(&mut self, worker: usize, event: Event) {
         match event {
             Event::Clock(wall_ms, counted) => {
-                let here = System.wall_ms() - (System.counted() - counted).as_millis() as i64;
+                let here = System.wall_ms() - (System.monotonic() - counted).as_millis() as i64;
                 self.clocks.insert((wall_ms - here + 500).div_euclid(1_000));
             }
             Event::Believes(belief) => _ = self.beliefs.insert((worker, belief.from), belief),

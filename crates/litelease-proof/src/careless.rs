@@ -84,8 +84,8 @@ impl Engine for Careless {
         self.engine.forget(seen)
     }
 
-    fn nap(&self, name: &str, version: i64, time: Duration) {
-        self.engine.nap(name, version, time);
+    fn wait_for_change(&self, name: &str, version: i64, time: Duration) {
+        self.engine.wait_for_change(name, version, time);
     }
 
     fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {

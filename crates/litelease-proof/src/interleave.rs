@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use litelease_cluster::engine::{Change, Loaded, LoadedRow, RowChange, Stored, StoredRow};
 use litelease_cluster::{
     BreakResult, ClaimResult, Cluster, Engine, EngineFacts, Error, GrantRef, Host, MemoryRows,
-    Options, Reason, Recall, ReleaseResult, RenewResult, TransferResult,
+    Options, Reason, ReleaseResult, RenewResult, RowCache, TransferResult,
 };
 
 use crate::rig::Dice;
@@ -191,7 +191,7 @@ impl Hash for BugHash {
 #[derive(Clone, Hash)]
 struct Client {
     verbs_left: u8,
-    recall: Recall,
+    row_cache: RowCache,
     lease: Option<(i64, i64)>,
     /// Until when it believes to have the name under a token.
     belief: Option<(i64, i64)>,
@@ -306,7 +306,7 @@ impl World {
     fn new(bounds: Bounds, bug: Option<Bug>) -> Self {
         let client = Client {
             verbs_left: bounds.verbs_each,
-            recall: Recall::default(),
+            row_cache: RowCache::default(),
             lease: None,
             belief: None,
             running: None,
@@ -314,7 +314,7 @@ impl World {
         let mut rows = MemoryRows::new(1);
         rows.server_ms = bounds.has_clock.then_some(START_MS);
         // An engine that nobody has used yet cannot tell that it has lost something.
-        rows.mark.epoch.boot = i64::from(bounds.failovers > 0);
+        rows.floor.epoch.boot = i64::from(bounds.failovers > 0);
         World {
             rows: rows.clone(),
             earlier: rows,
@@ -476,7 +476,7 @@ impl World {
                 self.has_lost |= self.earlier.rows != self.rows.rows;
                 let (version, server_ms) = (self.rows.version, self.rows.server_ms);
                 self.rows = self.earlier.clone();
-                self.rows.boot += 1;
+                self.rows.incarnation += 1;
                 // Another history has other versions, and another server has another clock.
                 self.rows.version = version + 100;
                 self.rows.server_ms = server_ms.map(|ms| ms + AHEAD_MS);
@@ -528,10 +528,10 @@ impl World {
 
     fn shown(&self, mut loaded: Loaded) -> Loaded {
         if self.bug.0 == Some(Bug::FloorNotRead) {
-            loaded.mark.epoch.floor = 0;
+            loaded.floor.epoch.floor = 0;
         }
         if self.bug.0 == Some(Bug::BootNotRead) {
-            loaded.boot = 1;
+            loaded.incarnation = 1;
         }
         if self.bug.0 == Some(Bug::VersionIsToken) {
             for row in &mut loaded.rows {
@@ -549,22 +549,22 @@ impl World {
                 let is_same = |row: &LoadedRow| {
                     self.rows.load(&[&row.name]).rows.first().map(token) == Some(token(row))
                 };
-                match seen.mark == self.rows.mark && seen.rows.iter().all(is_same) {
+                match seen.floor == self.rows.floor && seen.rows.iter().all(is_same) {
                     true => self.rows.write(change),
                     false => Stored::Conflict,
                 }
             }
             Some(Bug::MarkNotCompared) => {
-                let seen = Loaded { mark: self.rows.mark, ..seen.clone() };
+                let seen = Loaded { floor: self.rows.floor, ..seen.clone() };
                 self.rows.store(&seen, change)
             }
-            Some(Bug::BootNotRead) => {
-                self.rows.store(&Loaded { boot: self.rows.boot, ..seen.clone() }, change)
-            }
+            Some(Bug::BootNotRead) => self
+                .rows
+                .store(&Loaded { incarnation: self.rows.incarnation, ..seen.clone() }, change),
             Some(Bug::FloorNotRead) => {
                 let mut seen = seen.clone();
-                if seen.mark.version == self.rows.mark.version {
-                    seen.mark = self.rows.mark;
+                if seen.floor.version == self.rows.floor.version {
+                    seen.floor = self.rows.floor;
                 }
                 self.rows.store(&seen, change)
             }
@@ -640,7 +640,7 @@ impl World {
             }),
         };
         let (engine, host): (Arc<dyn Engine>, Arc<dyn Host>) = (tape.clone(), tape.clone());
-        let cluster = Cluster::remembering(engine, host, options, client.recall.clone());
+        let cluster = Cluster::remembering(engine, host, options, client.row_cache.clone());
         let outcome = match (self.bug.0, running.verb) {
             (Some(Bug::PurgeBeforeFloor), Verb::Purge) => purge_before_floor(&cluster),
             _ => perform(&cluster, running.verb, at, client.lease),
@@ -652,8 +652,8 @@ impl World {
             }
             return Ok(());
         }
-        let recall = cluster.recall();
-        self.clients[at].recall = recall;
+        let row_cache = cluster.row_cache();
+        self.clients[at].row_cache = row_cache;
         self.end(at, outcome)
     }
 
@@ -888,7 +888,7 @@ impl Engine for Tape {
         }
     }
 
-    fn nap(&self, _: &str, _: i64, _: Duration) {}
+    fn wait_for_change(&self, _: &str, _: i64, _: Duration) {}
 
     fn load_rows(&self, _: &[u8]) -> litelease_cluster::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         other()
@@ -912,11 +912,11 @@ impl Host for Tape {
         self.now_ms() + self.skew_ms
     }
 
-    fn counted(&self) -> Duration {
+    fn monotonic(&self) -> Duration {
         Duration::from_millis(self.now_ms().unsigned_abs())
     }
 
-    fn attempt(&self) -> i64 {
+    fn random_id(&self) -> i64 {
         let mut place = self.place.lock().expect("no panic");
         place.attempts += 1;
         self.attempts + place.attempts

@@ -112,7 +112,7 @@ impl ClusterAccess {
     }
 
     fn claim(&self) -> Result<Lease, OpenError> {
-        let owner = format!("{} {:x}", std::process::id(), System.attempt());
+        let owner = format!("{} {:x}", std::process::id(), System.random_id());
         let mut tries = TTL.as_millis() * 2 / PAUSE.as_millis();
         loop {
             let claimed =

@@ -74,7 +74,7 @@ enum Found {
 impl HighWater {
     /// Reads the mark beside a database. A missing one begins at 0. Writes nothing yet.
     pub(crate) fn beside(db: &Path) -> Result<Self, OpenError> {
-        let side = SideFile::of(db, ".mark");
+        let side = SideFile::new(db, ".mark");
         let content = side.read(LONGEST)?;
         let (found, answered) =
             content.map_or((Found::Nothing, Answered::default()), |content| parse(&content));

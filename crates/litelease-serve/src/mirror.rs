@@ -140,8 +140,8 @@ impl Mirror {
             self.needs_fence = false;
         }
         let loaded = self.engine.load(&[WRITER_LEASE])?;
-        let floor = loaded.mark.epoch.floor;
-        self.boot = loaded.boot;
+        let floor = loaded.floor.epoch.floor;
+        self.boot = loaded.incarnation;
         let stored = self.engine.load_rows(b"")?;
         let mut rows: BTreeMap<Vec<u8>, Vec<u8>> = stored.into_iter().collect();
         let now_ms = (self.clock)();

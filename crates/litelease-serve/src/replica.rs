@@ -135,7 +135,7 @@ pub async fn run_replica(
     let (engine, metrics) = (Arc::clone(cluster.engine()), Arc::<Metrics>::default());
     let (roles, mut role) = watch::channel(Role::Waiting);
     let stop = Arc::new(Signal::default());
-    let owner = format!("{advertise} {} {:x}", std::process::id(), System.attempt());
+    let owner = format!("{advertise} {} {:x}", std::process::id(), System.random_id());
     let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop: Arc::clone(&stop) };
     let candidate = thread::Builder::new().name("candidate".into()).spawn(|| candidate.work())?;
     tokio::pin!(shutdown);
@@ -344,7 +344,8 @@ impl Candidate {
             Ok(Some(found)) => {
                 let is_held = found.row.as_ref().is_some_and(|row| row.tenure.is_some());
                 if is_held {
-                    engine.nap(WRITER_LEASE, found.version, READ_AGAIN.min(self.ttl / 5));
+                    let time = READ_AGAIN.min(self.ttl / 5);
+                    engine.wait_for_change(WRITER_LEASE, found.version, time);
                 }
             }
             _ => self.stop.wait(PAUSE),
@@ -384,7 +385,7 @@ impl Candidate {
             }
             trouble = new_trouble;
             let Some(found) = self.read_engine() else { continue };
-            if known.as_ref().is_some_and(|before| before.boot != found.boot) {
+            if known.as_ref().is_some_and(|before| before.incarnation != found.incarnation) {
                 // The memory may be ahead of what is stored now, and tokens must be above both.
                 tracing::warn!("the engine may have lost commits: loading what it has");
                 break;
@@ -401,8 +402,8 @@ impl Candidate {
     /// Looks at what concerns a writer, if the engine answers.
     fn read_engine(&self) -> Option<EngineState> {
         let engine = self.cluster.engine();
-        let boot = engine.load(&[WRITER_LEASE]).ok()?.boot;
-        Some(EngineState { boot, access: engine.load_rows(ACCESS).ok()? })
+        let incarnation = engine.load(&[WRITER_LEASE]).ok()?.incarnation;
+        Some(EngineState { incarnation, access: engine.load_rows(ACCESS).ok()? })
     }
 }
 
@@ -435,7 +436,7 @@ impl DuplicateAddress {
 #[derive(PartialEq)]
 struct EngineState {
     /// The incarnation of the engine.
-    boot: i64,
+    incarnation: i64,
     /// The access keys as they are stored.
     access: Vec<(Vec<u8>, Vec<u8>)>,
 }

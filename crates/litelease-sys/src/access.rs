@@ -53,7 +53,7 @@ mod unix {
         ///
         /// Owner, group and others can open a side file if they may write the database. A reader
         /// must not open it: flock needs no more than that to keep out all writers.
-        pub(crate) fn of(database: &Path) -> Option<Self> {
+        pub(crate) fn from_database(database: &Path) -> Option<Self> {
             let found = fs::metadata(database).ok()?;
             let write = found.mode() & 0o222;
             // The owner of a read-only database may make it writable again.

@@ -18,7 +18,7 @@ pub enum Error {
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file.
         what: &'static str,
     },
     /// The system reports an error.

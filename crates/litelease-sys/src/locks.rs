@@ -8,7 +8,7 @@ use std::fs::{self, Metadata};
 pub struct FileLock {
     /// How it was taken.
     pub kind: LockKind,
-    /// Whether it excludes every other lock.
+    /// It excludes every other lock.
     pub is_exclusive: bool,
     /// The process that took it, if it belongs to one.
     pub pid: Option<u32>,

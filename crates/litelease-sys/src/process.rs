@@ -1,4 +1,4 @@
-//! What a library asks of the process that it is loaded into: calls at a fork and at the end,
+//! Services of the process for a library that it has loaded: calls at a fork and at the end,
 //! threads that take no signals, and libraries that stay.
 
 use std::ffi::{CStr, c_int, c_void};

@@ -18,7 +18,7 @@ use crate::access::{Access, may_not_write};
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let database = folder.path().join("app.sqlite3");
 /// # std::fs::write(&database, "").unwrap();
-/// let file = SideFile::of(&database, ".mark"); // app.sqlite3.mark
+/// let file = SideFile::new(&database, ".mark"); // app.sqlite3.mark
 /// assert_eq!(file.read(64)?, None);
 /// file.replace(b"7\n")?;
 /// assert_eq!(file.read(64)?, Some(b"7\n".to_vec()));
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 impl SideFile {
     /// Names the file beside a database: its path with `ending` at its end.
-    pub fn of(database: &Path, ending: &str) -> Self {
+    pub fn new(database: &Path, ending: &str) -> Self {
         SideFile { path: with_ending(database, ending), database: Some(database.into()) }
     }
 
@@ -139,7 +139,7 @@ impl SideFile {
     /// Updates the permissions, in case those of the database have changed.
     #[cfg(unix)]
     fn adjusted(&self, file: File, found: &Metadata) -> File {
-        if let Some(access) = self.database.as_deref().and_then(Access::of) {
+        if let Some(access) = self.database.as_deref().and_then(Access::from_database) {
             // On failure the file can be used as it is.
             let _ = access.adjust(&file, found);
         }
@@ -173,7 +173,7 @@ impl SideFile {
     #[cfg(unix)]
     fn create(&self) -> Result<File, Error> {
         use std::os::unix::fs::OpenOptionsExt;
-        let access = self.database.as_deref().map(Access::of);
+        let access = self.database.as_deref().map(Access::from_database);
         let mode = match &access {
             // Not beside a database: the umask decides.
             None => 0o666,

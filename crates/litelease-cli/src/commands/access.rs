@@ -72,8 +72,8 @@ enum Keys {
 
 impl Keys {
     /// Opens the engine, or a file as `open` does.
-    fn of(common: &Common, open: impl FnOnce() -> Result<Litelease>) -> Result<Self> {
-        match EngineUrl::of(common)? {
+    fn open(common: &Common, open: impl FnOnce() -> Result<Litelease>) -> Result<Self> {
+        match EngineUrl::from_common(common)? {
             None => Ok(Keys::File(Box::new(open()?))),
             Some(url) => {
                 let cluster = Cluster::open(url.whole())?;
@@ -106,7 +106,7 @@ impl Keys {
 }
 
 fn add(name: &str, allow: &[Permission], expires: Option<Duration>, common: &Common) -> Result<u8> {
-    let keys = Keys::of(common, || database::open_patiently(common, Duration::ZERO))?;
+    let keys = Keys::open(common, || database::open_patiently(common, Duration::ZERO))?;
     let key = AccessKey::generate()?;
     let allow: Vec<String> = allow.iter().map(Permission::to_string).collect();
     if !keys.add(name, &key.hash(), &allow.join("\n"), expires)? {
@@ -114,17 +114,17 @@ fn add(name: &str, allow: &[Permission], expires: Option<Duration>, common: &Com
         complain(&format!("litelease: {text}"));
         return Ok(code::NO);
     }
-    let told =
+    let printed =
         answer(common, json!({ "name": name, "key": key.show(), "allow": allow }), key.show());
-    if told.is_err() {
-        // Nobody has seen the key, so nobody can use it.
+    if printed.is_err() {
+        // No user has seen the key, so it is of no use.
         keys.remove(name)?;
     }
-    told.map(|()| code::OK)
+    printed.map(|()| code::OK)
 }
 
 fn list(common: &Common) -> Result<u8> {
-    let rows = Keys::of(common, || database::open_existing(common))?.list()?;
+    let rows = Keys::open(common, || database::open_existing(common))?.list()?;
     let now_ms = litelease::now_ms();
     if common.json {
         say(&rows.iter().map(|row| entry(row, now_ms)).collect::<Value>().to_string())?;
@@ -137,7 +137,7 @@ fn list(common: &Common) -> Result<u8> {
 }
 
 fn remove(name: &str, common: &Common) -> Result<u8> {
-    let removed = Keys::of(common, || database::open_existing(common))?.remove(name)?;
+    let removed = Keys::open(common, || database::open_existing(common))?.remove(name)?;
     let name = printable(name);
     let (text, code) = match removed {
         true => (format!("{name}: removed"), code::OK),

@@ -1,4 +1,4 @@
-//! `litelease break`: the operator's way to end anybody's lease.
+//! `litelease break`: ends any holder's lease, for operators.
 
 use serde_json::{Value, json};
 

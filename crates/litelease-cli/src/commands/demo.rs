@@ -60,23 +60,23 @@ fn story() -> Result<()> {
     let mut b = Worker::start("b", &file)?;
     b.says()?;
     pause();
-    tell(
+    step(
         "",
         "worker a is stopped (SIGSTOP): a long garbage collection, a laptop lid, a slow disk.",
     )?;
     a.signal(SIGSTOP);
-    tell("", "Nobody renews. The lease runs out after 3 seconds, and then:")?;
+    step("", "Nobody renews. The lease runs out after 3 seconds, and then:")?;
     b.says()?;
     b.says()?;
     pause();
-    tell("", "worker a goes on (SIGCONT). It knows nothing of all that, and still has its lease:")?;
+    step("", "worker a goes on (SIGCONT). It knows nothing of all that, and still has its lease:")?;
     a.signal(SIGCONT);
     a.ask("go on")?;
     for _ in 0..4 {
         a.says()?;
     }
     pause();
-    tell("", "worker b was never disturbed:")?;
+    step("", "worker b was never disturbed:")?;
     b.ask("go on")?;
     for _ in 0..4 {
         b.says()?;
@@ -164,7 +164,7 @@ impl Worker {
         let mut line = String::new();
         // One byte at a time: what a buffer would hold is the next line's.
         BufReader::with_capacity(1, out).read_line(&mut line)?;
-        tell(self.name, line.trim_end())
+        step(self.name, line.trim_end())
     }
 
     fn ask(&mut self, line: &str) -> Result<()> {
@@ -194,7 +194,7 @@ fn pause() {
     sleep(Duration::from_millis(1500));
 }
 
-fn tell(who: &str, what: &str) -> Result<()> {
+fn step(who: &str, what: &str) -> Result<()> {
     let colour = if who == "a" { YELLOW } else { CYAN };
     match who {
         "" => say(&format!("\n{what}")),

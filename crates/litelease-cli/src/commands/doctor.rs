@@ -43,15 +43,15 @@ pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
     let mut note = |what: &str, verdict, text| {
         findings.push(Finding { what: what.to_owned(), verdict, text });
     };
-    let engine = EngineUrl::of(common).map(|url| url.map(Engine::new));
+    let engine = EngineUrl::from_common(common).map(|url| url.map(Engine::new));
     let (kind, place) = match (common.server()?, engine?) {
         (None, Some(engine)) => {
-            look_at_engine(&engine, &mut note);
+            inspect_engine(&engine, &mut note);
             ("url", engine.shown())
         }
         _ => {
             let path = database::path(common)?;
-            look(&path, common, &mut note);
+            inspect_file(&path, common, &mut note);
             ("file", path.display().to_string())
         }
     };
@@ -59,7 +59,7 @@ pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
         let all: Vec<Value> = findings.iter().map(Finding::as_json).collect();
         say(&json!({ kind: place, "findings": all }).to_string())?;
     } else {
-        findings.iter().try_for_each(Finding::tell)?;
+        findings.iter().try_for_each(Finding::print)?;
     }
     let is_wrong = findings.iter().any(|finding| finding.verdict == Wrong);
     Ok(if is_wrong { code::NO } else { code::OK })
@@ -67,8 +67,8 @@ pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
 
 type Note<'a> = &'a mut dyn FnMut(&str, Verdict, String);
 
-/// What the engine says of itself, and the leases there.
-fn look_at_engine(engine: &Engine, note: Note<'_>) {
+/// Checks the engine by its own facts, and the leases there.
+fn inspect_engine(engine: &Engine, note: Note<'_>) {
     note("url", Fine, engine.shown());
     let facts = engine.cluster().and_then(|cluster| Ok(cluster.facts()?));
     match facts {
@@ -83,7 +83,7 @@ fn look_at_engine(engine: &Engine, note: Note<'_>) {
             holders(&leases, note);
             let newest = leases.iter().map(|lease| lease.token).max().unwrap_or(0);
             match engine.cluster().and_then(|cluster| Ok(cluster.engine().load(&[])?)) {
-                Ok(loaded) => how_far(newest.max(loaded.mark.epoch.floor), note),
+                Ok(loaded) => how_far(newest.max(loaded.floor.epoch.floor), note),
                 Err(failure) => note("tokens", Wrong, failure.to_string()),
             }
         }
@@ -92,7 +92,7 @@ fn look_at_engine(engine: &Engine, note: Note<'_>) {
     }
 }
 
-fn look(path: &Path, common: &Common, note: Note<'_>) {
+fn inspect_file(path: &Path, common: &Common, note: Note<'_>) {
     let file = path.display();
     if !path.exists() {
         return note(
@@ -138,7 +138,7 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
     }
 }
 
-/// Tells where the leases of a file went that grants nothing any more.
+/// Reports where the leases of a file went that grants nothing any more.
 fn retirement(db: &Litelease, note: Note<'_>) {
     match db.retirement() {
         Ok(Some(retirement)) => {
@@ -187,7 +187,7 @@ fn tokens(epoch: EpochInfo, note: Note<'_>) {
     how_far(epoch.newest, note);
 }
 
-/// Tells how far tokens have come.
+/// Reports how far tokens have come.
 fn how_far(newest: i64, note: Note<'_>) {
     let left = EpochInfo { newest, boot: BootRecord::Durable }.epochs_left();
     match left {
@@ -261,7 +261,7 @@ fn side_tables(db: &Litelease, note: Note<'_>) {
     }
 }
 
-/// Looks for items that nobody will receive: dead ones, and those of a clock that was set back.
+/// Looks for items that no worker will receive: dead ones, and those of a clock that was set back.
 fn queues(db: &Litelease, note: Note<'_>) {
     let queues = match db.queues() {
         Ok(queues) => queues,
@@ -423,7 +423,7 @@ impl Finding {
         }
     }
 
-    fn tell(&self) -> Result<()> {
+    fn print(&self) -> Result<()> {
         let colour = match self.verdict {
             Fine => GREEN,
             Warn => YELLOW,

@@ -107,7 +107,7 @@ pub(crate) fn rejected(
 ) -> Result<u8> {
     let is_unknown = reason == Reason::NeverClaimed;
     let rejection = Rejection { reason: reason.to_string(), is_unknown, current };
-    tell(common, name, &rejection, &database::path(common)?.display().to_string(), similar)
+    report(common, name, &rejection, &database::path(common)?.display().to_string(), similar)
 }
 
 /// Reports that a verb was rejected at a place, and why.
@@ -118,10 +118,10 @@ pub(crate) fn rejected_at(
     rejection: &Rejection,
 ) -> Result<u8> {
     let similar = if rejection.is_unknown { similar_at(place, name) } else { None };
-    tell(common, name, rejection, &place.shown(), similar)
+    report(common, name, rejection, &place.shown(), similar)
 }
 
-fn tell(
+fn report(
     common: &Common,
     name: &str,
     rejection: &Rejection,

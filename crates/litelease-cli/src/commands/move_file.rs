@@ -156,7 +156,7 @@ fn refused(kind: &'static str, text: String) -> Failure {
 }
 
 /// Makes the engine grant tokens above all of the file, and then retires the file. The other way
-/// round, a crash in between would leave nobody who knows how far the tokens of the file had come.
+/// round, a crash in between would leave no record of how far the tokens of the file had come.
 fn retire(
     db: &Litelease,
     cluster: &Cluster,

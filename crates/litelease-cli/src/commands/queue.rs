@@ -183,7 +183,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         Verb::List { queue: None } => list_queues(place, common),
         Verb::List { queue: Some(queue) } => list_items(place, &queue, false, common),
         Verb::Dead { queue } => list_items(place, &queue, true, common),
-        Verb::Redrive { queue, id } => counted("redriven", place.redrive(&queue, id)?, id, common),
+        Verb::Redrive { queue, id } => report("redriven", place.redrive(&queue, id)?, id, common),
         Verb::Discard { queue, id, yes } => discard(place, &queue, id, yes, common),
         Verb::Cancel { queue, id, key } => cancel(place, &queue, id, key.as_deref(), common),
         Verb::Delete { queue, yes } => delete(place, &queue, yes, common),
@@ -243,7 +243,7 @@ fn receive(place: &Queues, queue: &str, visibility: Duration, common: &Common) -
             write_bytes(&text).map_err(|error| Failure::not_told(&error))
         }
     };
-    // Nobody knows the receipt, so nobody could end the delivery.
+    // No worker knows the receipt, so the delivery could not be ended.
     told.map_err(|failure| match place.give_back(&item.receipt, Duration::ZERO, None) {
         Ok(_) => failure.adding(format!("item {} was given back", item.id)),
         Err(error) => failure.adding(format!(
@@ -444,11 +444,11 @@ fn discard(place: &Queues, queue: &str, id: Option<i64>, yes: bool, common: &Com
     if !yes && !is_sure(&format!("Delete {what} of {}?", printable(queue)), "discard")? {
         return Ok(nothing_was_done());
     }
-    counted("discarded", place.discard(queue, id)?, id, common)
+    report("discarded", place.discard(queue, id)?, id, common)
 }
 
 /// Reports how many items were changed. One that was named and is not dead is a no.
-fn counted(what: &str, count: u64, id: Option<i64>, common: &Common) -> Result<u8> {
+fn report(what: &str, count: u64, id: Option<i64>, common: &Common) -> Result<u8> {
     match id {
         Some(id) if count == 0 => no(
             json!({ what: 0 }),

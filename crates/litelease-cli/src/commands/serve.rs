@@ -169,7 +169,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         // Better now than at the first request.
         issuer.keys()?;
     }
-    if let Some(url) = EngineUrl::of(common)? {
+    if let Some(url) = EngineUrl::from_common(common)? {
         return args.execute_on(&url, listener, options, scheme, common);
     }
     if args.advertise.is_some() {
@@ -190,15 +190,15 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         false => keep_local_key(|folder| service.keep_local_key(folder, address))?,
     };
     let local = listen_locally(access.as_deref(), scheme);
-    run_until_signal(listener, local, service, || tell_address(&url, access.as_deref(), common))?;
+    run_until_signal(listener, local, service, || print_address(&url, access.as_deref(), common))?;
     Ok(code::OK)
 }
 
-fn tell_address(url: &str, access: Option<&Path>, common: &Common) {
+fn print_address(url: &str, access: Option<&Path>, common: &Common) {
     // A log that is full does not keep a service from its clients.
-    let told = json!({ "listening": url, "access_file": access });
-    let told = remark(common, told, &format!("listening at {url}"));
-    told.unwrap_or_else(|failure| failure.tell(common.json));
+    let value = json!({ "listening": url, "access_file": access });
+    let printed = remark(common, value, &format!("listening at {url}"));
+    printed.unwrap_or_else(|failure| failure.print(common.json));
 }
 
 /// Writes the access key of this user. Where that is not possible, the service does without it.
@@ -256,7 +256,7 @@ impl Args {
             false => keep_local_key(|folder| replica.keep_local_key(folder, address))?,
         };
         let url = format!("{scheme}://{address}");
-        let ready = || tell_address(&url, access.as_deref(), common);
+        let ready = || print_address(&url, access.as_deref(), common);
         let local = listen_locally(access.as_deref(), scheme);
         run_replica_until_signal(listener, local, replica, ready)?;
         Ok(code::OK)
@@ -369,7 +369,7 @@ impl From<OpenError> for Failure {
 }
 
 /// The lease of the writer is at least a second, so that a busy machine keeps it, and at most a
-/// minute: so long is nobody served after a crash.
+/// minute, because a crashed writer blocks all requests for that long.
 fn writer_ttl(text: &str) -> std::result::Result<Duration, String> {
     match parse_positive(text)? {
         time if (1..=60).contains(&time.as_secs()) => Ok(time),

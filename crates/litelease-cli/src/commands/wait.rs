@@ -1,4 +1,4 @@
-//! `litelease wait`: until nobody has a name.
+//! `litelease wait`: until a name is free.
 
 use std::time::Duration;
 

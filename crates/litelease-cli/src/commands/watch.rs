@@ -42,7 +42,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         let now = watching.read()?;
         for (name, listed) in &now {
             for event in events(known.get(name), listed) {
-                tell(common.json, event, listed)?;
+                print_event(common.json, event, listed)?;
             }
         }
         let slots = held_slots(&watching, &args.names)?;
@@ -136,7 +136,7 @@ fn change_of_hands(before: Option<&Seen>, now: &Seen) -> Option<&'static str> {
     }
 }
 
-fn tell(as_json: bool, event: &str, seen: &Seen) -> Result<()> {
+fn print_event(as_json: bool, event: &str, seen: &Seen) -> Result<()> {
     if as_json {
         let mut line = entry(&seen.row);
         line["value"] = seen.value.as_ref().map_or(json!(null), |value| match value {

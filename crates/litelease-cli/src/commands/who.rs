@@ -56,7 +56,7 @@ fn described(current: &Lease) -> String {
                 Liveness::Dead => ", the process is gone",
                 Liveness::Unknown => ", and whether the process still runs is not known here",
             };
-            if let Some(holder) = Holder::of(&current.owner) {
+            if let Some(holder) = Holder::find(&current.owner) {
                 text += &format!(": {}, by {}", holder.line(), holder.user);
             }
         }

@@ -8,7 +8,7 @@ use litelease::{ClaimResult, Lease, LeaseRow, Status};
 use litelease_cluster::{Cluster, Error, HoldError, HoldOptions, Watch};
 
 use super::file::busy;
-use super::{Ask, Claim, Seen, Tenure, Variable, Verdict, of_lease};
+use super::{Claim, HoldRequest, Seen, Tenure, Variable, Verdict, of_lease};
 use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result};
 
@@ -71,7 +71,7 @@ impl Engine {
 
     /// Returns a time of the engine's clock on this machine's, for people and programs of this
     /// machine.
-    fn here_ms(&self, time_ms: i64) -> Result<i64> {
+    fn to_local_clock(&self, time_ms: i64) -> Result<i64> {
         if !self.url.has_clock() {
             return Ok(time_ms);
         }
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     fn here(&self, mut lease: Lease) -> Result<Lease> {
-        lease.expires_at_ms = self.here_ms(lease.expires_at_ms)?;
+        lease.expires_at_ms = self.to_local_clock(lease.expires_at_ms)?;
         Ok(lease)
     }
 
@@ -116,7 +116,7 @@ impl Engine {
     pub(crate) fn rows(&self) -> Result<Vec<LeaseRow>> {
         let here = |mut row: LeaseRow| {
             if let Some((_, until_ms)) = &mut row.tenure {
-                *until_ms = self.here_ms(*until_ms)?;
+                *until_ms = self.to_local_clock(*until_ms)?;
             }
             Ok(row)
         };
@@ -137,8 +137,8 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
-        let Claim { name, owner, ttl, wait, above } = *ask;
+    pub(super) fn claim(&self, claim: &Claim<'_>) -> Result<ClaimResult> {
+        let Claim { name, owner, ttl, wait, above } = *claim;
         let claimed = self.granting(|cluster| match above {
             Some(above) => Ok(cluster.claim_above(name, owner, ttl, above)?),
             None if wait.is_zero() => Ok(cluster.claim(name, owner, ttl)?),
@@ -186,20 +186,20 @@ impl Engine {
         Ok(Watching { engine, watch, names: names.to_vec(), seen: 0 })
     }
 
-    pub(super) fn hold(&self, ask: &Ask) -> Result<Tenure> {
-        let given = [("--slots", ask.slots.is_some()), ("--value", ask.value.is_some())];
+    pub(super) fn hold(&self, wanted: &HoldRequest) -> Result<Tenure> {
+        let given = [("--slots", wanted.slots.is_some()), ("--value", wanted.value.is_some())];
         if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
             let text = format!("{flag} works on a file only, not at {}", self.url.shown());
             return Err(Failure::usage(text));
         }
-        // An engine that cannot be reached is told. Later on, whoever waits waits for it, too.
-        self.inspect(&ask.name)?;
-        let options = HoldOptions::new(ask.ttl).wait(ask.wait).group(ask.group);
-        let options = options.progress_within(ask.progress_within).max_time(ask.max_time);
-        let options = options.cancel(ask.cancel.clone());
-        let held = self.granting(|cluster| cluster.hold(&ask.name, options.clone()))?;
+        // Fails at once if the engine cannot be reached. A wait that has begun waits for it, too.
+        self.inspect(&wanted.name)?;
+        let options = HoldOptions::new(wanted.ttl).wait(wanted.wait).group(wanted.group);
+        let options = options.progress_within(wanted.progress_within).max_time(wanted.max_time);
+        let options = options.cancel(wanted.cancel.clone());
+        let held = self.granting(|cluster| cluster.hold(&wanted.name, options.clone()))?;
         // When it was to end, on this machine's clock.
-        let expires_at_ms = self.here_ms(held.lease().expires_at_ms)?;
+        let expires_at_ms = self.to_local_clock(held.lease().expires_at_ms)?;
         let variables = of_lease(&Lease { expires_at_ms, ..held.lease() }, None);
         Ok(Tenure::new(held, variables))
     }

@@ -9,7 +9,9 @@ use litelease::{
     ListedLease, Litelease, PoolInfo, SlotRow, Status, Watch, pool_of_name,
 };
 
-use super::{Ask, Claim, GrantArgument, Seen, Tenure, Variable, Verdict, note, of_lease, of_slot};
+use super::{
+    Claim, GrantArgument, HoldRequest, Seen, Tenure, Variable, Verdict, note, of_lease, of_slot,
+};
 use crate::exit::{Failure, Result, code};
 use crate::output::{self, held_by, printable};
 use crate::{Common, database};
@@ -38,7 +40,7 @@ impl File {
 
     /// Opens the file, or returns `None` if nothing was ever leased in it.
     pub(super) fn open_if_any(&self) -> Result<Option<Litelease>> {
-        database::look(&self.common)
+        database::open_for_reading(&self.common)
     }
 
     pub(super) fn shown(&self) -> String {
@@ -51,11 +53,11 @@ impl File {
         vec![("LITELEASE_DB", Some(path.into())), ("LITELEASE_SERVER", None)]
     }
 
-    pub(super) fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
-        let db = database::open_patiently(&self.common, ask.wait)?;
-        Ok(match ask.above {
-            Some(above) => db.claim_above(ask.name, ask.owner, ask.ttl, above)?,
-            None => db.claim_wait(ask.name, ask.owner, ask.ttl, ask.wait)?,
+    pub(super) fn claim(&self, claim: &Claim<'_>) -> Result<ClaimResult> {
+        let db = database::open_patiently(&self.common, claim.wait)?;
+        Ok(match claim.above {
+            Some(above) => db.claim_above(claim.name, claim.owner, claim.ttl, above)?,
+            None => db.claim_wait(claim.name, claim.owner, claim.ttl, claim.wait)?,
         })
     }
 
@@ -117,23 +119,23 @@ impl File {
         Ok(Watching { db, watch, names, seen: 0 })
     }
 
-    pub(super) fn hold(&self, ask: &Ask) -> Result<Tenure> {
-        let db = database::open_patiently(&self.common, ask.wait)?;
-        if let Some(count) = ask.slots {
-            let pool = pool_of_name(&ask.name);
+    pub(super) fn hold(&self, wanted: &HoldRequest) -> Result<Tenure> {
+        let db = database::open_patiently(&self.common, wanted.wait)?;
+        if let Some(count) = wanted.slots {
+            let pool = pool_of_name(&wanted.name);
             let count = i64::from(count);
             if db.pools().info(&pool)?.is_none_or(|info| info.count != count) {
                 db.pools().register(&pool, count)?;
             }
-            let note = note(HolderKind::Run { group: ask.group });
-            let slot = db.hold_slot(&pool, options(ask), &note)?;
+            let note = note(HolderKind::Run { group: wanted.group });
+            let slot = db.hold_slot(&pool, options(wanted), &note)?;
             let slot = slot.ok_or_else(|| {
-                none_free(&self.slots(&ask.name).unwrap_or_default(), &ask.name, count)
+                none_free(&self.slots(&wanted.name).unwrap_or_default(), &wanted.name, count)
             })?;
-            let variables = of_slot(&ask.name, slot.position(), slot.token());
+            let variables = of_slot(&wanted.name, slot.position(), slot.token());
             return Ok(Tenure::new(slot, variables));
         }
-        let held = db.hold(&ask.name, options(ask)).map_err(|error| match error {
+        let held = db.hold(&wanted.name, options(wanted)).map_err(|error| match error {
             HoldError::Busy(current) => busy(&current),
             error => error.into(),
         })?;
@@ -201,11 +203,11 @@ pub(super) fn none_free(held: &[SlotRow], name: &str, count: i64) -> Failure {
     Failure::new(code::NO, "Busy", text).because_of(output::slots(held))
 }
 
-fn options(ask: &Ask) -> HoldOptions {
-    let options = HoldOptions::new(ask.ttl).wait(ask.wait).group(ask.group);
-    let options = options.progress_within(ask.progress_within).max_time(ask.max_time);
-    let options = options.cancel(ask.cancel.clone());
-    match &ask.value {
+fn options(wanted: &HoldRequest) -> HoldOptions {
+    let options = HoldOptions::new(wanted.ttl).wait(wanted.wait).group(wanted.group);
+    let options = options.progress_within(wanted.progress_within).max_time(wanted.max_time);
+    let options = options.cancel(wanted.cancel.clone());
+    match &wanted.value {
         Some(value) => options.value(value.clone()),
         None => options,
     }

@@ -29,7 +29,7 @@ pub(super) fn keep(url: &str, name: &str, token: i64, secret: &str, until_ms: i6
     let content = json!({
         "server": url, "name": name, "token": token, "grant": secret, "until_ms": until_ms,
     });
-    // Written beside and renamed, so that nobody reads half of it.
+    // Written beside and renamed, so that no process reads half of it.
     let half = path.with_extension(std::process::id().to_string());
     let _ = fs::remove_file(&half);
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&half);

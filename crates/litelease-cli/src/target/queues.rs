@@ -302,7 +302,7 @@ pub(crate) struct Delivery {
     pub(crate) body: Body,
 }
 
-/// What becomes of a verb on a receipt.
+/// The outcome of a verb on a receipt.
 pub(crate) enum Receipt<T> {
     Passed(T),
     /// It does not pass, for this reason.

@@ -13,8 +13,8 @@ use litelease_client::{
 use super::file::{busy, none_free, not_named};
 use super::queues::stored;
 use super::{
-    Ask, Claim, GrantArgument, Rejection, Seen, Tenure, Variable, Verdict, grants, note, of_lease,
-    of_slot,
+    Claim, GrantArgument, HoldRequest, Rejection, Seen, Tenure, Variable, Verdict, grants, note,
+    of_lease, of_slot,
 };
 use crate::exit::{Failure, Result};
 use crate::output::printable;
@@ -86,7 +86,7 @@ fn row(lease: ServedLease) -> LeaseRow {
     LeaseRow { name, tenure: Some((owner, expires_at_ms)), token }
 }
 
-/// Returns a name, whether somebody has it or not, with its end on this machine's clock.
+/// Returns a name, held or free, with its end on this machine's clock.
 fn known_row(known: KnownName) -> LeaseRow {
     let end_ms = known.left_ms.map(|left_ms| litelease::now_ms().saturating_add(left_ms));
     LeaseRow { name: known.name, tenure: known.owner.zip(end_ms), token: known.token }
@@ -125,18 +125,19 @@ impl Server {
         vec![("LITELEASE_SERVER", Some((&self.url).into())), ("LITELEASE_DB", None)]
     }
 
-    pub(super) fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
-        let above = ask.above.unwrap_or_default();
-        let grant = match self.client.claim_above(ask.name, ask.owner, ask.ttl, ask.wait, above) {
+    pub(super) fn claim(&self, claim: &Claim<'_>) -> Result<ClaimResult> {
+        let Claim { name, owner, ttl, wait, above } = *claim;
+        let above = above.unwrap_or_default();
+        let grant = match self.client.claim_above(name, owner, ttl, wait, above) {
             Ok(grant) => grant,
             Err(Error::Busy(current)) => return Ok(ClaimResult::Busy(info(*current))),
             Err(error) => return Err(failure(error)),
         };
         let lease = info(grant.lease.clone());
         let until_ms = lease.expires_at_ms;
-        let kept = grants::keep(&self.url, ask.name, lease.token, grant.secret(), until_ms);
+        let kept = grants::keep(&self.url, name, lease.token, grant.secret(), until_ms);
         if let Err(failure) = kept {
-            // Nobody could renew or release it.
+            // Without its secret it could not be renewed or released.
             let _ = self.client.release(&grant);
             return Err(failure);
         }
@@ -250,29 +251,29 @@ impl Server {
         Ok(Watching { server, watch, names: names.to_vec(), seen, news })
     }
 
-    pub(super) fn hold(&self, ask: &Ask) -> Result<Tenure> {
-        let options = HoldOptions::new(ask.ttl).wait(ask.wait).cancel(ask.cancel.clone());
-        if let Some(count) = ask.slots {
-            let options = options.progress_within(ask.progress_within).max_time(ask.max_time);
+    pub(super) fn hold(&self, wanted: &HoldRequest) -> Result<Tenure> {
+        let options = HoldOptions::new(wanted.ttl).wait(wanted.wait).cancel(wanted.cancel.clone());
+        if let Some(count) = wanted.slots {
+            let options = options.progress_within(wanted.progress_within).max_time(wanted.max_time);
             // As with names, no process on the server's file judges whether a client is dead.
             let note = note(HolderKind::Claim);
-            let slot = self.client.hold_slot(&ask.name, count, options, &note);
+            let slot = self.client.hold_slot(&wanted.name, count, options, &note);
             let slot = slot.map_err(|error| match error {
                 Error::NoneFree => {
-                    let held = self.slots(&ask.name).unwrap_or_default();
-                    none_free(&held, &ask.name, i64::from(count))
+                    let held = self.slots(&wanted.name).unwrap_or_default();
+                    none_free(&held, &wanted.name, i64::from(count))
                 }
                 error => failure(error),
             })?;
-            return Ok(lent(&ask.name, slot));
+            return Ok(lent(&wanted.name, slot));
         }
-        let held = self.client.hold(&ask.name, options).map_err(failure)?;
+        let held = self.client.hold(&wanted.name, options).map_err(failure)?;
         // If one of these fails, the lease is released again.
-        if ask.progress_within.is_some() || ask.max_time.is_some() {
-            let limited = self.client.limit(held.grant(), ask.progress_within, ask.max_time);
+        if wanted.progress_within.is_some() || wanted.max_time.is_some() {
+            let limited = self.client.limit(held.grant(), wanted.progress_within, wanted.max_time);
             limited.map_err(failure)?;
         }
-        if let Some(value) = &ask.value {
+        if let Some(value) = &wanted.value {
             self.client.attach(held.grant(), value.as_str()).map_err(failure)?;
         }
         let variables = of_lease(&held.lease(), Some(held.secret()));

@@ -2,7 +2,7 @@
 //! between calls on a thread of its own.
 //!
 //! A request that is handed to another thread costs two thread changes. Here the caller itself
-//! moves the bytes. So a connection of a call rests while nobody calls, and must not be used by the
+//! moves the bytes. So a connection of a call rests between calls, and must not be used by the
 //! background, nor the other way round. The few helpers that all engines on servers share are here,
 //! too.
 
@@ -74,7 +74,7 @@ impl Driver {
         let run = || {
             calls.block_on(async {
                 if self.has_rested() {
-                    look_at_sockets().await;
+                    poll_sockets().await;
                 }
                 let done = future.await;
                 self.ended.store(self.now(), Ordering::Relaxed);
@@ -131,12 +131,12 @@ impl Drop for Driver {
     }
 }
 
-/// Lets every connection see what has happened since somebody called last: a server that has closed
-/// one must be known before a request is sent over it, because nobody could tell what became of
-/// that.
-async fn look_at_sockets() {
+/// Lets every connection see what has happened since the last call. A request that is sent over a
+/// connection that the server has closed would have an unknown outcome.
+async fn poll_sockets() {
     // A task that yields goes on after the runtime has asked for events, and after the connections
-    // that they wake. In a task, because a caller that does not drive would yield to nobody.
+    // that they wake. In a task, because a caller that does not drive
+    // has no other task to yield to.
     let _ = tokio::spawn(yield_now()).await;
 }
 
@@ -191,7 +191,7 @@ mod tests {
         Arc::new(Driver::new("test").unwrap())
     }
 
-    /// Needs the runtime's clock, and somebody who drives it.
+    /// Needs the runtime's clock, and a thread that drives it.
     fn answer(driver: &Driver) -> i32 {
         let answer = driver.run(async {
             sleep(Duration::from_millis(1)).await;
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_one_and_nobody_waits_for_another() {
+    fn threads_share_one_and_none_waits_for_another() {
         let driver = driver();
         let done = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -231,7 +231,7 @@ mod tests {
                     done.fetch_add(1, Ordering::Relaxed);
                 });
             }
-            // Whoever drives may take long.
+            // The future of the thread that drives may take long.
             let others = async {
                 while done.load(Ordering::Relaxed) < 8 {
                     sleep(Duration::from_millis(1)).await;
@@ -241,7 +241,7 @@ mod tests {
         });
     }
 
-    /// A task that reads is told of what came while nobody called, before the next future goes on.
+    /// A task that reads learns of what came between calls before the next future goes on.
     #[test]
     fn what_happened_between_calls_is_seen_first() {
         let (driver, seen) = (driver(), Arc::new(AtomicUsize::new(0)));

@@ -7,7 +7,7 @@ use litelease_core::{Lease, Refusal};
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong on several machines. A "no" of the rule (busy, rejected) is an answer and
+/// The failures on several machines. A "no" of the rule (busy, rejected) is an answer and
 /// never comes as an error.
 ///
 /// ```
@@ -26,7 +26,7 @@ pub enum Error {
     InvalidName {
         /// Which text it is: `name` or `owner`.
         what: &'static str,
-        /// What is wrong with it.
+        /// The flaw.
         reason: String,
     },
     /// The ttl is zero or negative. Nothing was sent.
@@ -71,7 +71,7 @@ pub enum Error {
     InvalidLeaseRow {
         /// The name.
         name: String,
-        /// What is wrong with the row.
+        /// The flaw of the row.
         reason: String,
     },
     /// A table or key of ours is not as it should be. It is never repaired or used as it is.
@@ -99,8 +99,8 @@ pub enum Error {
     /// stored; trying again can help.
     Locked(String),
     /// The engine refuses: a wrong password, a certificate that does not match, no space, a version
-    /// that is too old. Nothing was stored; trying again does not help before somebody changes
-    /// that.
+    /// that is too old. Nothing was stored; trying again does not help before an operator
+    /// changes that.
     Refused(String),
 }
 
@@ -128,7 +128,7 @@ impl Error {
         }
     }
 
-    /// Checks whether the same call may succeed later without anybody changing anything.
+    /// Checks whether the same call may succeed later although nothing is changed.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Unreachable(_) | Error::Locked(_))
     }

@@ -9,9 +9,9 @@ pub struct GuardInfo {
     pub name: String,
     /// The column that it is presented in; otherwise the transaction presents it.
     pub column: Option<String>,
-    /// Whether the lease must be live, too.
+    /// The lease must be live, too.
     pub strict: bool,
-    /// Whether the triggers are there, as they must be, and switched on. If not, the table stands
-    /// open: guard it again.
+    /// The triggers are there, as they must be, and switched on. If not, the table stands open:
+    /// guard it again.
     pub is_intact: bool,
 }

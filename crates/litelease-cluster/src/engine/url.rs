@@ -32,9 +32,9 @@ pub struct EtcdUrl {
     pub user: Option<(String, String)>,
     /// The members, each a host and a port.
     pub hosts: Vec<(String, u16)>,
-    /// What every key begins with.
+    /// The prefix of every key.
     pub prefix: String,
-    /// Whether connections are encrypted.
+    /// Connections are encrypted.
     pub tls: bool,
     /// A file with the certificates to trust instead of the system's.
     pub ca: Option<String>,
@@ -89,11 +89,11 @@ impl std::str::FromStr for EngineUrl {
         else {
             return Err(invalid(format!("this is no URL: write {ETCD} or {POSTGRES}")));
         };
-        let parts = Parts::of(rest)?;
+        let parts = Parts::split(rest)?;
         match scheme {
-            "etcd" => EtcdUrl::of(parts, false).map(EngineUrl::Etcd),
-            "etcds" => EtcdUrl::of(parts, true).map(EngineUrl::Etcd),
-            "postgres" | "postgresql" => PostgresUrl::of(parts).map(EngineUrl::Postgres),
+            "etcd" => EtcdUrl::from_parts(parts, false).map(EngineUrl::Etcd),
+            "etcds" => EtcdUrl::from_parts(parts, true).map(EngineUrl::Etcd),
+            "postgres" | "postgresql" => PostgresUrl::from_parts(parts).map(EngineUrl::Postgres),
             scheme => Err(invalid(format!(
                 "{scheme}:// is no engine of Litelease: write {ETCD} or {POSTGRES}"
             ))),
@@ -101,11 +101,11 @@ impl std::str::FromStr for EngineUrl {
     }
 }
 
-/// The parts of a key that follow a prefix: rows, tokens, rows of the service, and the mark.
+/// The parts of a key that follow a prefix: rows, tokens, rows of the service, and the floor.
 const OURS: [&str; 4] = ["r", "t", "s", "m"];
 
 impl EtcdUrl {
-    fn of(parts: Parts<'_>, tls: bool) -> Result<Self> {
+    fn from_parts(parts: Parts<'_>, tls: bool) -> Result<Self> {
         let hosts = parts.hosts(2379, ETCD)?;
         let user = match parts.user()? {
             None => None,
@@ -144,7 +144,7 @@ impl EtcdUrl {
 }
 
 impl PostgresUrl {
-    fn of(parts: Parts<'_>) -> Result<Self> {
+    fn from_parts(parts: Parts<'_>) -> Result<Self> {
         let mut url = PostgresUrl {
             user: parts.user()?,
             hosts: Vec::new(),
@@ -203,7 +203,7 @@ struct Parts<'u> {
 }
 
 impl<'u> Parts<'u> {
-    fn of(rest: &'u str) -> Result<Self> {
+    fn split(rest: &'u str) -> Result<Self> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, behind) = rest.split_at(end);
         // A password with one of these characters would be read as a host, a path and a query, and

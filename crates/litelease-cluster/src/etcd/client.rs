@@ -23,7 +23,7 @@ use crate::engine::{Driver, Error, EtcdUrl, Result, time_to_move};
 use crate::etcd::failure::Failure;
 use crate::etcd::grpc::{Channel, Framed, Status};
 use crate::etcd::messages::{
-    AuthenticateRequest, AuthenticateResponse, Header, Nothing, StatusResponse, WatchCreateRequest,
+    AuthenticateRequest, AuthenticateResponse, Empty, Header, StatusResponse, WatchCreateRequest,
     WatchRequest, WatchResponse, WatchUnion,
 };
 use crate::etcd::tls;
@@ -47,21 +47,21 @@ const OLDEST: (u32, u32) = (3, 4);
 
 /// A client of all members.
 pub(crate) struct Client {
-    /// What callers ask over, on their own threads.
+    /// For calls, on the threads of their callers.
     calls: Arc<Connections>,
-    /// What goes on between calls.
+    /// For watches, which go on between calls.
     background: Arc<Connections>,
     driver: Driver,
 }
 
 /// Connections to the members, over which one runtime asks. Another one must have its own: a
-/// connection rests while nobody drives the runtime that made it.
+/// connection rests while no thread drives the runtime that made it.
 pub(crate) struct Connections {
     shared: Arc<Shared>,
     channels: Vec<Mutex<Option<Channel>>>,
 }
 
-/// What is known about the members.
+/// Facts about the members.
 struct Shared {
     members: Vec<Member>,
     tls: Option<TlsConnector>,
@@ -95,8 +95,8 @@ impl Client {
             forgotten: OnceLock::new(),
         });
         Ok(Client {
-            calls: Arc::new(Connections::of(&shared)),
-            background: Arc::new(Connections::of(&shared)),
+            calls: Arc::new(Connections::new(&shared)),
+            background: Arc::new(Connections::new(&shared)),
             driver: Driver::new("litelease-etcd")?,
         })
     }
@@ -171,7 +171,7 @@ impl Client {
         // What was answered to others since is newer than what this request must show.
         let seen = shared.newest.load(Ordering::Acquire);
         let until = Instant::now() + time.min(MOST);
-        let request = Framed::of(&request);
+        let request = Framed::new(&request);
         let most = REQUEST + time_to_move(request.len() + bytes);
         let answer: Result<A, Failure> =
             self.driver.run(self.calls.ask_in_turn(path, request, most, until))?;
@@ -184,11 +184,11 @@ impl Client {
     pub(crate) fn watch(&self, key: Vec<u8>, revision: i64, time: Duration) {
         let watch = async {
             let watched = timeout(time, self.calls.watch_once(key, revision)).await;
-            // Lets the connection tell that the watch is over. Nobody may drive it for long.
+            // Lets the connection send that the watch is over: it may not be driven again for long.
             yield_now().await;
             watched
         };
-        // An error ends the waiting, too: whoever waits looks at the row. But it must not spin.
+        // An error ends the waiting, too: the caller reads the row. But it must not spin.
         if !matches!(self.driver.run(watch), Ok(Ok(Ok(())) | Err(_))) {
             std::thread::sleep(time.min(Duration::from_millis(100)));
         }
@@ -200,7 +200,7 @@ impl Client {
         Q: Message,
         A: Message + Default,
     {
-        let (request, until) = (Framed::of(&request), Instant::now() + MOST);
+        let (request, until) = (Framed::new(&request), Instant::now() + MOST);
         let ask = || self.driver.run(self.calls.ask(member, path, request.clone(), REQUEST, until));
         let answer = match ask()? {
             // The next one logs in again.
@@ -248,7 +248,7 @@ pub(crate) trait HasHeader {
 }
 
 impl Connections {
-    fn of(shared: &Arc<Shared>) -> Self {
+    fn new(shared: &Arc<Shared>) -> Self {
         let channels = shared.members.iter().map(|_| Mutex::default()).collect();
         Connections { shared: Arc::clone(shared), channels }
     }
@@ -316,7 +316,7 @@ impl Connections {
         }
         let token = self.token();
         let answer = match timeout(time, channel.ask(path, request, token.clone())).await {
-            Ok(answer) => answer.map_err(|status| Failure::of(host, &status)),
+            Ok(answer) => answer.map_err(|status| Failure::from_status(host, &status)),
             Err(_) => Err(Failure::Unknown(late(time))),
         };
         if let Err(Failure::LoggedOut) = answer {
@@ -399,10 +399,10 @@ impl Connections {
         (name, password): (String, String),
     ) -> Result<HeaderValue, Failure> {
         let host = &self.shared.members[at].host;
-        let request = Framed::of(&AuthenticateRequest { name, password });
+        let request = Framed::new(&AuthenticateRequest { name, password });
         let answer = channel.ask(AUTHENTICATE, request, None).await;
         let answer: AuthenticateResponse =
-            answer.map_err(|status| not_sent(Failure::of(host, &status)))?;
+            answer.map_err(|status| not_sent(Failure::from_status(host, &status)))?;
         let token = HeaderValue::try_from(answer.token);
         token.map_err(|_| Failure::Refused(format!("{host}: an odd login")))
     }
@@ -454,9 +454,9 @@ impl Connections {
         let member = &self.shared.members[at];
         let late = || Failure::NotDone(format!("{}: no answer in time", member.host));
         let mut channel = self.connected(at).await?;
-        let framed = |request| Framed::of(&WatchRequest { request_union: Some(request) });
+        let framed = |request| Framed::new(&WatchRequest { request_union: Some(request) });
         let create = framed(WatchUnion::Create(create));
-        let failed = |status: Status| Failure::of(&member.host, &status);
+        let failed = |status: Status| Failure::from_status(&member.host, &status);
         let begun = timeout(REQUEST, channel.stream(WATCH, create, self.token())).await;
         let mut answers = begun.map_err(|_| late())?.map_err(failed)?;
         let mut heard = Instant::now();
@@ -475,7 +475,7 @@ impl Connections {
                 Err(_) if self.current() != at => return Err(late()),
                 Err(_) if heard.elapsed() < SILENCE.0 => {}
                 Err(_) => {
-                    let sign = channel.ask::<StatusResponse>(STATUS, Framed::of(&Nothing {}), None);
+                    let sign = channel.ask::<StatusResponse>(STATUS, Framed::new(&Empty {}), None);
                     let _ = timeout(SILENCE.1, sign).await.map_err(|_| late())?;
                     heard = Instant::now();
                 }
@@ -517,8 +517,8 @@ impl Member {
 }
 
 async fn check_version(host: &str, channel: &mut Channel) -> Result<(), Failure> {
-    let status = channel.ask(STATUS, Framed::of(&Nothing {}), None).await;
-    let status: StatusResponse = match status.map_err(|status| Failure::of(host, &status)) {
+    let status = channel.ask(STATUS, Framed::new(&Empty {}), None).await;
+    let status: StatusResponse = match status.map_err(|error| Failure::from_status(host, &error)) {
         Ok(status) => status,
         // Newer versions may ask for a login first. They are not too old.
         Err(Failure::LoggedOut | Failure::Refused(_)) => return Ok(()),
@@ -540,7 +540,7 @@ async fn check_version(host: &str, channel: &mut Channel) -> Result<(), Failure>
     }
 }
 
-/// What fails before the request is sent is not done.
+/// Returns the failure of a request that was never sent: it is not done.
 fn not_sent(failure: Failure) -> Failure {
     match failure {
         Failure::Unknown(text) => Failure::NotDone(text),

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use litelease_core::Epoch;
 
 use crate::engine::{
-    Change, Changes, Engine, EngineFacts, Error, EtcdUrl, Listener, Loaded, LoadedRow, Mark,
-    Result, RowChange, Stored, StoredRow,
+    Change, Changes, Engine, EngineFacts, Error, EtcdUrl, Listener, Loaded, LoadedRow, Result,
+    RowChange, Stored, StoredRow, TokenFloor,
 };
 use crate::etcd::client::{Client, HasHeader};
 use crate::etcd::failure::is_full;
@@ -16,7 +16,7 @@ use crate::etcd::messages::{
     Compare, DeleteRangeRequest, Header, KeyValue, Op, OpAnswer, PutRequest, RangeRequest,
     RangeResponse, RequestOp, ResponseOp, Target, TxnRequest, TxnResponse,
 };
-use crate::etcd::values::{Keys, write_mark, write_row};
+use crate::etcd::values::{Keys, write_floor, write_row};
 
 /// How many operations a transaction may have, unless `--max-txn-ops` says otherwise. As many
 /// comparisons are allowed.
@@ -49,7 +49,7 @@ impl EtcdEngine {
         Ok(EtcdEngine { client, keys, subscribers: Subscribers::default() })
     }
 
-    /// Reads pages of keys, all at the revision of the first one, and the mark with that. A page
+    /// Reads pages of keys, all at the revision of the first one, and the floor with that. A page
     /// that takes too long is read again in smaller ones, down to `least` rows.
     fn pages(
         &self,
@@ -65,12 +65,12 @@ impl EtcdEngine {
         let mut pairs: Vec<KeyValue> = Vec::new();
         loop {
             let revision = first.as_ref().map_or(0, |first: &TxnAnswer| first.revision);
-            let mark = self.range(self.keys.mark(), revision);
-            let request = txn(Vec::new(), vec![mark, page(key.clone(), limit, revision)]);
+            let floor = self.range(self.keys.floor(), revision);
+            let request = txn(Vec::new(), vec![floor, page(key.clone(), limit, revision)]);
             // The smallest page cannot be read again in smaller ones.
             let bytes = if limit == least { LARGEST } else { 0 };
             let read = self.client.read_large(TXN, request, MOST_TIME, bytes);
-            let read = read.and_then(TxnAnswer::of);
+            let read = read.and_then(TxnAnswer::from_response);
             let mut answer = match read {
                 Err(Error::Unreachable(_)) if limit > least => {
                     limit = (limit / 4).max(least);
@@ -100,13 +100,13 @@ impl EtcdEngine {
 
     fn read_if(&self, request: TxnRequest, time: Duration) -> Result<TxnAnswer> {
         let response: TxnResponse = self.client.read_within(TXN, request, time)?;
-        TxnAnswer::of(response)
+        TxnAnswer::from_response(response)
     }
 
     /// Reads one row or, if it is absent, the token that was left of it.
     fn load_one(&self, name: &str, time: Duration) -> Result<Loaded> {
         let (row, token) = (self.keys.row(name), self.keys.token(name));
-        let read = |key| vec![self.range(self.keys.mark(), 0), self.range(key, 0)];
+        let read = |key| vec![self.range(self.keys.floor(), 0), self.range(key, 0)];
         let mut request = txn(vec![at_revision(row.clone(), 0)], read(token));
         request.failure = requests(read(row));
         let answer = self.read_if(request, time)?;
@@ -137,7 +137,7 @@ impl EtcdEngine {
 
     fn write(&self, compare: Vec<Compare>, operations: Vec<Op>) -> Result<Stored> {
         let response: TxnResponse = self.client.write(TXN, txn(compare, operations))?;
-        let answer = TxnAnswer::of(response)?;
+        let answer = TxnAnswer::from_response(response)?;
         Ok(match answer.succeeded {
             true => Stored::Done { version: answer.revision },
             false => Stored::Conflict,
@@ -145,9 +145,9 @@ impl EtcdEngine {
     }
 
     fn loaded(&self, answer: &TxnAnswer, rows: Vec<LoadedRow>) -> Result<Loaded> {
-        let mark = answer.ranges.first().and_then(|range| range.kvs.first());
-        let mark = mark.map_or(Ok(Mark::default()), |pair| self.keys.read_mark(pair))?;
-        Ok(Loaded { mark, boot: answer.boot, server_ms: None, rows })
+        let floor = answer.ranges.first().and_then(|range| range.kvs.first());
+        let floor = floor.map_or(Ok(TokenFloor::default()), |pair| self.keys.read_floor(pair))?;
+        Ok(Loaded { floor, incarnation: answer.incarnation, server_ms: None, rows })
     }
 
     fn deletes(&self, row: &LoadedRow) -> [Op; 2] {
@@ -191,7 +191,7 @@ impl Engine for EtcdEngine {
             }
             // What does not fit into one request is read as it was then.
             let revision = first.as_ref().map_or(0, |first| first.revision);
-            let mut operations = vec![self.range(self.keys.mark(), revision)];
+            let mut operations = vec![self.range(self.keys.floor(), revision)];
             operations.extend(names.iter().map(|name| self.range(self.keys.row(name), revision)));
             let left = until.map_or(time, |until| until.duration_since(Instant::now()));
             let answer = self.read(operations, left)?;
@@ -214,10 +214,10 @@ impl Engine for EtcdEngine {
     }
 
     fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored> {
-        let mut compare = vec![at_revision(self.keys.mark(), seen.mark.version)];
+        let mut compare = vec![at_revision(self.keys.floor(), seen.floor.version)];
         let mut operations = Vec::new();
-        if let Some(epoch) = change.mark {
-            operations.push(self.put_mark(epoch));
+        if let Some(epoch) = change.floor {
+            operations.push(self.put_floor(epoch));
         }
         for (name, row) in &change.rows {
             let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
@@ -239,7 +239,7 @@ impl Engine for EtcdEngine {
         }
     }
 
-    /// Each row is a transaction inside one that compares the mark. The limit of operations is for
+    /// Each row is a transaction inside one that compares the floor. The limit of operations is for
     /// both together.
     fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
         let operations = seen.rows.iter().zip(rows).map(|(before, row)| {
@@ -247,7 +247,7 @@ impl Engine for EtcdEngine {
             Op::Txn(txn(vec![self.is_same(before)], vec![put]))
         });
         let request =
-            txn(vec![at_revision(self.keys.mark(), seen.mark.version)], operations.collect());
+            txn(vec![at_revision(self.keys.floor(), seen.floor.version)], operations.collect());
         let response: TxnResponse = self.client.write_within(TXN, request, time)?;
         let version = response.header.as_ref().map_or(0, |header| header.revision);
         let is_stored = |answer: Option<&ResponseOp>| {
@@ -262,7 +262,7 @@ impl Engine for EtcdEngine {
     }
 
     fn listen(&self, what: Changes, listener: Weak<dyn Listener>) {
-        let subscription = self.subscribers.of(what);
+        let subscription = self.subscribers.subscription(what);
         if !subscription.add(listener) {
             return;
         }
@@ -315,7 +315,7 @@ impl Engine for EtcdEngine {
         Ok(deleted)
     }
 
-    fn nap(&self, name: &str, version: i64, time: Duration) {
+    fn wait_for_change(&self, name: &str, version: i64, time: Duration) {
         self.client.watch(self.keys.row(name), version, time);
     }
 
@@ -351,7 +351,7 @@ impl Engine for EtcdEngine {
     }
 
     fn facts(&self) -> Result<EngineFacts> {
-        self.look_around()
+        self.inspect_members()
     }
 }
 
@@ -367,8 +367,8 @@ fn after_a_part(written: Result<Stored>) -> Result<Stored> {
 }
 
 impl EtcdEngine {
-    fn put_mark(&self, epoch: Epoch) -> Op {
-        put(self.keys.mark(), write_mark(epoch))
+    fn put_floor(&self, epoch: Epoch) -> Op {
+        put(self.keys.floor(), write_floor(epoch))
     }
 }
 
@@ -377,12 +377,12 @@ impl EtcdEngine {
 struct TxnAnswer {
     succeeded: bool,
     revision: i64,
-    boot: i64,
+    incarnation: i64,
     ranges: Vec<RangeResponse>,
 }
 
 impl TxnAnswer {
-    fn of(response: TxnResponse) -> Result<Self> {
+    fn from_response(response: TxnResponse) -> Result<Self> {
         let Some(header) = response.header else {
             return Err(Error::Refused("an answer without a header: is this etcd?".into()));
         };
@@ -391,9 +391,9 @@ impl TxnAnswer {
             _ => None,
         });
         // The incarnation is a positive number.
-        let boot = i64::try_from(header.cluster_id >> 1).unwrap_or(1).max(1);
+        let incarnation = i64::try_from(header.cluster_id >> 1).unwrap_or(1).max(1);
         let (succeeded, revision) = (response.succeeded, header.revision);
-        Ok(TxnAnswer { succeeded, revision, boot, ranges: ranges.collect() })
+        Ok(TxnAnswer { succeeded, revision, incarnation, ranges: ranges.collect() })
     }
 }
 
@@ -417,7 +417,7 @@ fn is_release(seen: &Loaded, change: &Change) -> bool {
         let before = before.and_then(|before| before.row.as_ref());
         row.tenure.is_none() && before.is_some_and(|before| before.token == row.token)
     };
-    change.mark.is_none() && change.rows.iter().all(frees)
+    change.floor.is_none() && change.rows.iter().all(frees)
 }
 
 fn txn(compare: Vec<Compare>, operations: Vec<Op>) -> TxnRequest {

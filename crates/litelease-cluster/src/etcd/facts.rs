@@ -1,4 +1,4 @@
-//! What people who look after an etcd should know.
+//! Facts and warnings for operators of an etcd.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::engine::{EngineFacts, Error, Result};
 use crate::etcd::engine::{EtcdEngine, RANGE};
 use crate::etcd::messages::{
-    HashKvRequest, HashKvResponse, MemberListResponse, Nothing, RangeRequest, RangeResponse,
+    Empty, HashKvRequest, HashKvResponse, MemberListResponse, RangeRequest, RangeResponse,
     StatusResponse,
 };
 
@@ -23,7 +23,7 @@ const LARGE: i64 = 1 << 30;
 const SKEW: Duration = Duration::from_secs(10);
 
 impl EtcdEngine {
-    pub(crate) fn look_around(&self) -> Result<EngineFacts> {
+    pub(crate) fn inspect_members(&self) -> Result<EngineFacts> {
         let mut found = EngineFacts::default();
         let mut fact = |word: &str, value: String| found.facts.push((word.to_owned(), value));
         let mut warnings = Vec::new();
@@ -33,7 +33,7 @@ impl EtcdEngine {
         let mut answering = None;
         for (number, member) in self.client.members().iter().enumerate() {
             let status = "/etcdserverpb.Maintenance/Status";
-            let status: StatusResponse = match self.client.ask(number, status, Nothing {}) {
+            let status: StatusResponse = match self.client.ask(number, status, Empty {}) {
                 Ok(status) => status,
                 Err(error) => {
                     warnings.push(format!("{} does not answer: {error}", member.host));
@@ -72,7 +72,7 @@ impl EtcdEngine {
         };
         let members: MemberListResponse = self
             .client
-            .ask(answering, "/etcdserverpb.Cluster/MemberList", Nothing {})
+            .ask(answering, "/etcdserverpb.Cluster/MemberList", Empty {})
             .unwrap_or_default();
         if !members.members.is_empty() {
             let voting = members.members.iter().filter(|member| !member.is_learner).count();
@@ -128,7 +128,7 @@ impl EtcdEngine {
 
     /// Checks whether a revision is gone, as a member says.
     fn is_compacted(&self, member: usize, revision: i64) -> Result<bool> {
-        let key = self.keys.mark();
+        let key = self.keys.floor();
         let at = RangeRequest { key, revision, count_only: true, ..RangeRequest::default() };
         match self.client.ask::<_, RangeResponse>(member, RANGE, at) {
             Err(Error::Unreachable(text)) if text.contains("compacted") => Ok(true),

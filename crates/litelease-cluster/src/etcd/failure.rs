@@ -1,5 +1,5 @@
-//! What a failed request means: whether it can have been carried out, and whether trying again can
-//! help.
+//! The meaning of a failed request: whether it can have been carried out, and whether trying again
+//! can help.
 
 use std::io;
 
@@ -15,13 +15,13 @@ pub(crate) enum Failure {
     Unknown(String),
     /// The token of the login is no longer valid. It was not carried out.
     LoggedOut,
-    /// It was not carried out, and will not be before somebody changes something.
+    /// It was not carried out, and will not be before an operator changes something.
     Refused(String),
 }
 
 impl Failure {
     /// Reads a status that is no success.
-    pub(crate) fn of(host: &str, status: &Status) -> Self {
+    pub(crate) fn from_status(host: &str, status: &Status) -> Self {
         let text = status.message.as_str();
         let said = format!("{host}: {text}");
         match status.code {
@@ -79,7 +79,7 @@ impl Failure {
         }
     }
 
-    /// The error of a request that changes nothing.
+    /// Returns the error of a request that changes nothing.
     pub(crate) fn of_read(self) -> Error {
         match self {
             Failure::NotDone(text) | Failure::Unknown(text) => Error::Unreachable(text),
@@ -88,7 +88,7 @@ impl Failure {
         }
     }
 
-    /// The error of a request that changes something.
+    /// Returns the error of a request that changes something.
     pub(crate) fn of_write(self) -> Error {
         match self {
             Failure::Unknown(text) => Error::CommitUnknown(text),
@@ -97,7 +97,7 @@ impl Failure {
     }
 }
 
-/// What an etcd says that has no space left.
+/// A part of the error of an etcd that has no space left.
 const FULL: &str = "space exceeded";
 
 /// Checks whether etcd refuses because it has no space left.
@@ -122,22 +122,22 @@ fn is_not_done(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn of(code: u32, message: &str) -> Failure {
-        Failure::of("m1", &Status { code, message: format!("etcdserver: {message}") })
+    fn failure(code: u32, message: &str) -> Failure {
+        Failure::from_status("m1", &Status { code, message: format!("etcdserver: {message}") })
     }
 
     #[test]
     fn only_what_etcd_says_before_it_proposes_is_not_done() {
-        assert!(matches!(of(code::UNAVAILABLE, "no leader"), Failure::NotDone(_)));
+        assert!(matches!(failure(code::UNAVAILABLE, "no leader"), Failure::NotDone(_)));
         // It says so when it stops while others may already agree.
-        assert!(matches!(of(code::UNAVAILABLE, "server stopped"), Failure::Unknown(_)));
-        assert!(matches!(of(code::UNAVAILABLE, "request timed out"), Failure::Unknown(_)));
+        assert!(matches!(failure(code::UNAVAILABLE, "server stopped"), Failure::Unknown(_)));
+        assert!(matches!(failure(code::UNAVAILABLE, "request timed out"), Failure::Unknown(_)));
     }
 
     #[test]
     fn a_login_from_before_a_change_of_users_is_made_again() {
-        let old = of(code::INVALID_ARGUMENT, "revision of auth store is old");
+        let old = failure(code::INVALID_ARGUMENT, "revision of auth store is old");
         assert!(matches!(old, Failure::LoggedOut));
-        assert!(matches!(of(code::INVALID_ARGUMENT, "duplicate key"), Failure::Refused(_)));
+        assert!(matches!(failure(code::INVALID_ARGUMENT, "duplicate key"), Failure::Refused(_)));
     }
 }

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 /// How many bytes of answers may be under way.
 const WINDOW: u32 = 4 << 20;
-/// What precedes a message: whether it is compressed, and its length.
+/// The length of the header of a message: a byte for its compression, and its size.
 const PREFIX: usize = 5;
 
 /// A connection. Clones share it.
@@ -54,7 +54,7 @@ pub(crate) mod code {
 pub(crate) struct Framed(Bytes);
 
 impl Framed {
-    pub(crate) fn of(message: &impl Message) -> Self {
+    pub(crate) fn new(message: &impl Message) -> Self {
         let length = message.encoded_len();
         let mut framed = Vec::with_capacity(PREFIX + length);
         framed.put_u8(0);
@@ -70,7 +70,7 @@ impl Framed {
 }
 
 impl Channel {
-    /// Begins to speak over a connection, which somebody must drive.
+    /// Begins to speak over a connection, and drives it in a task of its own.
     pub(crate) async fn open<S>(
         stream: S,
         scheme: Scheme,
@@ -164,7 +164,7 @@ pub(crate) struct Answers<A> {
     /// dropped.
     request: SendStream<Bytes>,
     body: RecvStream,
-    /// What was read of messages that are not complete.
+    /// Bytes of a message that is not complete yet.
     read: BytesMut,
     answer: PhantomData<A>,
 }
@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn messages_are_taken_when_they_are_complete() {
         let message = |text: &str| Text { text: text.into() };
-        let mut both = BytesMut::from(&Framed::of(&message("one")).0[..]);
-        both.extend_from_slice(&Framed::of(&message("two")).0);
+        let mut both = BytesMut::from(&Framed::new(&message("one")).0[..]);
+        both.extend_from_slice(&Framed::new(&message("two")).0);
         let mut read = BytesMut::new();
         let mut found = Vec::new();
         for byte in both {

@@ -18,10 +18,10 @@ use crate::etcd::values::Keys;
 
 /// How long a watch waits before it begins again.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How often a task without a name to follow checks whether anybody listens.
+/// How often a task without a name to follow checks whether a listener is left.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 
-/// Who listens, by what.
+/// The listeners, by the changes that they listen to.
 #[derive(Default)]
 pub(crate) struct Subscribers {
     tokens: Arc<Subscription>,
@@ -56,12 +56,12 @@ struct Names {
 
 struct Follow {
     holders: usize,
-    /// The first revision that was not told yet.
+    /// The first revision that listeners were not notified of yet.
     next: i64,
 }
 
 impl Subscribers {
-    pub(crate) fn of(&self, what: Changes) -> &Arc<Subscription> {
+    pub(crate) fn subscription(&self, what: Changes) -> &Arc<Subscription> {
         match what {
             Changes::Tokens => &self.tokens,
             Changes::Rows => &self.rows,
@@ -76,12 +76,12 @@ impl Subscription {
         !self.is_watching.swap(true, Ordering::AcqRel)
     }
 
-    fn tell(&self, name: Option<&str>, token: Option<i64>) {
+    fn notify(&self, name: Option<&str>, token: Option<i64>) {
         let listeners: Vec<_> = locked(&self.listeners).iter().filter_map(Weak::upgrade).collect();
         listeners.iter().for_each(|listener| listener.changed(name, token));
     }
 
-    /// Ends the watch if nobody listens any more.
+    /// Ends the watch if no listener is left.
     fn has_no_listeners(&self) -> bool {
         let mut listeners = locked(&self.listeners);
         listeners.retain(|listener| listener.strong_count() > 0);
@@ -130,13 +130,13 @@ impl Followed {
         due.iter().filter_map(|name| names.request(keys, name)).collect()
     }
 
-    /// Tells what etcd has answered. Returns whether the stream is of no use any more.
+    /// Notifies listeners of an answer. Returns whether the stream is of no use any more.
     fn take(&self, answer: &WatchResponse, start: usize, tokens: &Subscription) -> bool {
         for pair in answer.events.iter().filter_map(|event| event.kv.as_ref()) {
             let Some((name, token)) = read(pair, start) else { continue };
             if let Some(follow) = locked(&self.names).by_name.get_mut(name) {
                 follow.next = follow.next.max(pair.mod_revision + 1);
-                tokens.tell(Some(name), token);
+                tokens.notify(Some(name), token);
             }
         }
         if !answer.canceled {
@@ -156,7 +156,7 @@ impl Followed {
             names.due.push(name.clone());
         }
         drop(names);
-        tokens.tell(Some(&name), None);
+        tokens.notify(Some(&name), None);
         false
     }
 }
@@ -185,7 +185,7 @@ impl Names {
     }
 }
 
-/// Watches the tokens of the names that are followed, until nobody listens any more.
+/// Watches the tokens of the names that are followed, until no listener is left.
 pub(crate) async fn listen_to_tokens(
     connections: Arc<Connections>,
     keys: Keys,
@@ -204,14 +204,14 @@ pub(crate) async fn listen_to_tokens(
         };
         let more = || followed.requests(&keys);
         if connections.watch_all(first, is_done, &followed.changed, more).await.is_err() {
-            // Nobody else may ask for a while, and notice that this member does not answer.
+            // No other call may notice for a while that this member does not answer.
             connections.next_after(at);
         }
         sleep(PAUSE).await;
     }
 }
 
-/// Watches all rows after a revision, until nobody listens any more.
+/// Watches all rows after a revision, until no listener is left.
 pub(crate) async fn listen_to_rows(
     connections: Arc<Connections>,
     keys: Keys,
@@ -220,7 +220,7 @@ pub(crate) async fn listen_to_rows(
 ) {
     let (key, range_end) = keys.rows();
     let start = key.len();
-    // What was answered before anybody listened is known. From there on nothing is left out.
+    // The caller knows what was answered before it listened. After that nothing is left out.
     let mut next = if newest == 0 { 0 } else { newest + 1 };
     while !subscription.has_no_listeners() {
         let (key, range_end) = (key.clone(), range_end.clone());
@@ -231,12 +231,12 @@ pub(crate) async fn listen_to_rows(
                 next = answer.compact_revision;
             }
             if answer.compact_revision > 0 || (answer.created && from_now_on) {
-                subscription.tell(None, None);
+                subscription.notify(None, None);
             }
             for pair in answer.events.iter().filter_map(|event| event.kv.as_ref()) {
                 next = next.max(pair.mod_revision + 1);
                 if let Some((name, _)) = read(pair, start) {
-                    subscription.tell(Some(name), None);
+                    subscription.notify(Some(name), None);
                 }
             }
             answer.canceled || subscription.has_no_listeners()

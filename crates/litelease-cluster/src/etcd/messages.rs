@@ -1,5 +1,5 @@
-//! The messages of etcd's API that are used here, written down from its `rpc.proto`, so that nobody
-//! needs `protoc`.
+//! The messages of etcd's API that are used here, written down from its `rpc.proto`, so that
+//! building needs no `protoc`.
 
 use prost::{Message, Oneof};
 
@@ -63,7 +63,7 @@ pub(crate) struct DeleteRangeRequest {
 
 /// The answer to a put or a delete, of which nothing is needed.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Nothing {}
+pub(crate) struct Empty {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RequestOp {
@@ -95,9 +95,9 @@ pub(crate) enum OpAnswer {
     #[prost(message, tag = "1")]
     Range(RangeResponse),
     #[prost(message, tag = "2")]
-    Put(Nothing),
+    Put(Empty),
     #[prost(message, tag = "3")]
-    Delete(Nothing),
+    Delete(Empty),
     #[prost(message, tag = "4")]
     Txn(TxnResponse),
 }
@@ -185,7 +185,7 @@ pub(crate) struct WatchResponse {
     pub(crate) created: bool,
     #[prost(bool, tag = "4")]
     pub(crate) canceled: bool,
-    /// What was before this revision is gone, if the watch was to begin there.
+    /// Changes before this revision are gone, if the watch was to begin there.
     #[prost(int64, tag = "5")]
     pub(crate) compact_revision: i64,
     #[prost(message, repeated, tag = "11")]

@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::engine::{Error, EtcdUrl, Result};
 
-/// What both sides must agree on.
+/// The protocol that both sides must agree on.
 pub(crate) const HTTP2: &[u8] = b"h2";
 
 /// Reads the files that a URL names.

@@ -4,11 +4,11 @@ use litelease_core::Epoch;
 use serde_json::{Map, Value, json};
 
 use crate::engine::{
-    Error, FORMAT, LoadedRow, Mark, Result, StoredRow, StoredTenure, first_behind,
+    Error, FORMAT, LoadedRow, Result, StoredRow, StoredTenure, TokenFloor, first_behind,
 };
 use crate::etcd::messages::KeyValue;
 
-/// What the keys begin with that a URL without a prefix means.
+/// The prefix of keys if the URL has none.
 const DEFAULT_PREFIX: &str = "litelease";
 
 /// The keys below one prefix.
@@ -23,7 +23,7 @@ impl Keys {
         Keys { base: format!("{prefix}/") }
     }
 
-    pub(crate) fn mark(&self) -> Vec<u8> {
+    pub(crate) fn floor(&self) -> Vec<u8> {
         format!("{}m", self.base).into()
     }
 
@@ -76,10 +76,10 @@ impl Keys {
         Ok(LoadedRow { name: name.into(), version: 0, row: Some(row) })
     }
 
-    /// Reads the mark.
-    pub(crate) fn read_mark(&self, pair: &KeyValue) -> Result<Mark> {
+    /// Reads the floor.
+    pub(crate) fn read_floor(&self, pair: &KeyValue) -> Result<TokenFloor> {
         let mismatch = |reason: String| Error::SchemaMismatch {
-            table: String::from_utf8_lossy(&self.mark()).into_owned(),
+            table: String::from_utf8_lossy(&self.floor()).into_owned(),
             reason,
         };
         let mut fields = fields(&pair.value).map_err(mismatch)?;
@@ -93,11 +93,11 @@ impl Keys {
             return Err(mismatch("a number is too small".into()));
         }
         no_more(&fields).map_err(mismatch)?;
-        Ok(Mark { epoch: Epoch { floor, boot }, version: pair.mod_revision })
+        Ok(TokenFloor { epoch: Epoch { floor, boot }, version: pair.mod_revision })
     }
 }
 
-pub(crate) fn write_mark(epoch: Epoch) -> Vec<u8> {
+pub(crate) fn write_floor(epoch: Epoch) -> Vec<u8> {
     json!({ "format": FORMAT, "floor": epoch.floor, "boot": epoch.boot }).to_string().into()
 }
 
@@ -226,11 +226,11 @@ mod tests {
         let keys = Keys::below("");
         let read = |value: &str| {
             let value = value.as_bytes().to_vec();
-            keys.read_mark(&KeyValue { key: keys.mark(), mod_revision: 7, value })
+            keys.read_floor(&KeyValue { key: keys.floor(), mod_revision: 7, value })
         };
         let epoch = Epoch { floor: 1 << 40, boot: 3 };
-        let value = String::from_utf8(write_mark(epoch)).unwrap_or_default();
-        assert_eq!(read(&value), Ok(Mark { epoch, version: 7 }));
+        let value = String::from_utf8(write_floor(epoch)).unwrap_or_default();
+        assert_eq!(read(&value), Ok(TokenFloor { epoch, version: 7 }));
         for (value, kind) in [
             (r#"{"format":2,"floors":[]}"#, "NewerFormat"),
             (r#"{"format":1,"floor":-1,"boot":1}"#, "SchemaMismatch"),

@@ -18,7 +18,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Row, State
 
 use crate::engine::{Driver, Error, PostgresUrl, Result, time_to_move};
 use crate::postgres::failure::{Failure, chain};
-use crate::postgres::listen::Bell;
+use crate::postgres::listen::NotificationCounts;
 use crate::postgres::schema::{self, Problem};
 use crate::postgres::statements::{SETTINGS, Statements};
 use crate::postgres::tls::Tls;
@@ -47,7 +47,7 @@ pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 const CONFIRM: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'on', true),
 pg_catalog.pg_logical_emit_message(true, 'litelease', '')";
 
-/// Tells those who wait. It need not be on the disk: a word of it is only a hint, and the next
+/// Notifies waiters. It need not be on the disk, because notifications are hints, and the next
 /// statement need not wait.
 const NOTIFY: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'off', true),
 pg_catalog.pg_notify($1, name) FROM unnest($2::text[]) AS name";
@@ -64,7 +64,7 @@ pub(crate) struct Pool {
 pub(crate) struct Shared {
     pub(crate) schema: String,
     pub(crate) statements: Statements,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) notifications: Arc<NotificationCounts>,
     servers: Vec<(String, Config)>,
     tls: Option<Tls>,
     /// The server that is asked first.
@@ -89,7 +89,7 @@ type Closing = Arc<Mutex<Vec<JoinHandle<()>>>>;
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) host: String,
-    /// Whether a single statement is a transaction as ours must be.
+    /// A single statement is a transaction as ours must be.
     has_our_defaults: bool,
     in_transaction: bool,
     /// How much longer the next request may take, because of the bytes that it moves.
@@ -104,8 +104,8 @@ pub(crate) struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // It closes the connection, as soon as somebody drives it. A statement that is under way is
-        // never cancelled.
+        // Its end closes the connection, as soon as a call drives it. A statement that is under way
+        // is never cancelled.
         if let Some(mover) = self.mover.take() {
             mover.abort();
             locked(&self.closing).push(mover);
@@ -118,8 +118,8 @@ impl Pool {
         let tls = if url.sslmode == "disable" { None } else { Some(Tls::new(url)?) };
         let shared = Shared {
             schema: url.schema.clone(),
-            statements: Statements::of(&url.schema),
-            bell: Arc::default(),
+            statements: Statements::new(&url.schema),
+            notifications: Arc::default(),
             servers: url.hosts.iter().map(|(host, port)| server(url, host, *port)).collect(),
             tls,
             current: AtomicUsize::new(0),
@@ -139,7 +139,7 @@ impl Pool {
         self.run_within(MOST, future)
     }
 
-    /// Runs a future for at most `time`. Then it is dropped, and nobody knows what became of it.
+    /// Runs a future for at most `time`. Then it is dropped, and its outcome is unknown.
     pub(crate) fn run_for<T: Send>(
         &self,
         time: Duration,
@@ -248,8 +248,8 @@ impl Shared {
         locked(&self.idle).clear();
     }
 
-    /// Waits until the connections that were dropped are closed: nobody may drive them for long
-    /// after this, and a transaction that was left open keeps its locks until then.
+    /// Waits until the connections that were dropped are closed: the next call that drives them may
+    /// come late, and a transaction that was left open keeps its locks until then.
     async fn close_dropped(&self) {
         let closing = std::mem::take(&mut *locked(&self.closing));
         for mover in closing {
@@ -292,16 +292,16 @@ impl Shared {
     async fn connect_to(&self, at: usize) -> Result<Session, Failure> {
         let (host, config) = &self.servers[at];
         let was_hasty = Arc::new(AtomicBool::new(false));
-        let bell = Arc::clone(&self.bell);
+        let notifications = Arc::clone(&self.notifications);
         let failed = |error: tokio_postgres::Error| refused(host, &error);
         let (client, mover) = match &self.tls {
             None => {
                 let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
-                (client, tokio::spawn(drive(connection, Arc::clone(&was_hasty), bell)))
+                (client, tokio::spawn(drive(connection, Arc::clone(&was_hasty), notifications)))
             }
             Some(tls) => {
                 let (client, connection) = config.connect(tls.clone()).await.map_err(failed)?;
-                (client, tokio::spawn(drive(connection, Arc::clone(&was_hasty), bell)))
+                (client, tokio::spawn(drive(connection, Arc::clone(&was_hasty), notifications)))
             }
         };
         let mut session = Session {
@@ -315,9 +315,9 @@ impl Shared {
             closing: Arc::clone(&self.closing),
             prepared: HashMap::new(),
         };
-        let of = |error| Failure::of(&session.host, &error).not_sent();
+        let failed = |error| Failure::from_error(&session.host, &error).not_sent();
         let kind = timeout(REQUEST, session.client.query_typed(KIND, &[])).await;
-        let kind = kind.map_err(|_| Failure::NotDone(late(host, REQUEST)))?.map_err(of)?;
+        let kind = kind.map_err(|_| Failure::NotDone(late(host, REQUEST)))?.map_err(failed)?;
         let (is_standby, has_our_defaults) =
             kind.first().map_or((false, true), |row| (row.get(0), row.get(1)));
         if is_standby {
@@ -330,20 +330,20 @@ impl Shared {
         Ok(session)
     }
 
-    /// Runs a statement, and drops the connection if nobody knows what has become of it.
+    /// Runs a statement, and drops the connection if its outcome is unknown.
     pub(crate) async fn query(
         &self,
         session: &mut Session,
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, Failure> {
-        self.query_and_tell(session, sql, parameters, &[]).await
+        self.query_and_notify(session, sql, parameters, &[]).await
     }
 
-    /// Runs a statement that frees names, and tells those who wait for them, in a statement of its
-    /// own, so that commits do not wait for each other. It is sent behind the first one, and nobody
-    /// waits for its answer. If the first one stores nothing, those who wait look in vain.
-    pub(crate) async fn query_and_tell(
+    /// Runs a statement that frees names, and notifies their waiters in a statement of its own, so
+    /// that commits do not wait for each other. It is sent behind the first one, and its answer is
+    /// not awaited. If the first one stores nothing, the waiters read the row in vain.
+    pub(crate) async fn query_and_notify(
         &self,
         session: &mut Session,
         sql: &str,
@@ -369,7 +369,7 @@ impl Shared {
                 drop(rows);
                 Err(Failure::Unknown(format!("{}: {hasty}", session.host)))
             }
-            Ok(done) => done.map_err(|error| Failure::of(&session.host, &error)),
+            Ok(done) => done.map_err(|error| Failure::from_error(&session.host, &error)),
             Err(_) => Err(Failure::Unknown(late(&session.host, most))),
         };
         match &done {
@@ -415,7 +415,7 @@ impl Shared {
         how: &str,
         freed: &[&str],
     ) -> Result<(), Failure> {
-        self.query_and_tell(session, how, &[], freed).await?;
+        self.query_and_notify(session, how, &[], freed).await?;
         session.in_transaction = false;
         Ok(())
     }
@@ -471,8 +471,8 @@ impl Session {
     }
 }
 
-/// Does something when it is dropped, unless it is forgotten: a future that nobody waits for any
-/// more.
+/// Runs an action when it is dropped, unless it is forgotten: as when the caller of a future gives
+/// it up.
 struct OnDrop<F: FnMut()>(Option<F>);
 
 impl<F: FnMut()> OnDrop<F> {
@@ -494,8 +494,11 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 /// Moves a connection's bytes, and listens to what the server says by itself.
-async fn drive<S, T>(mut connection: Connection<S, T>, was_hasty: Arc<AtomicBool>, bell: Arc<Bell>)
-where
+async fn drive<S, T>(
+    mut connection: Connection<S, T>,
+    was_hasty: Arc<AtomicBool>,
+    notifications: Arc<NotificationCounts>,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
@@ -506,7 +509,7 @@ where
             AsyncMessage::Notice(notice) if notice.parsed_severity() == Some(Severity::Warning) => {
                 was_hasty.store(true, Ordering::Release);
             }
-            AsyncMessage::Notification(notification) => bell.ring(notification.payload()),
+            AsyncMessage::Notification(sent) => notifications.notify(sent.payload()),
             _ => {}
         }
     }
@@ -524,7 +527,7 @@ pub(crate) fn number_of(text: &str) -> i64 {
 fn refused(host: &str, error: &tokio_postgres::Error) -> Failure {
     let text = format!("{host}: {}", chain(error));
     match error.as_db_error() {
-        Some(_) => Failure::of(host, error).not_sent(),
+        Some(_) => Failure::from_error(host, error).not_sent(),
         None if text.contains("certificate") => {
             Failure::Refused(format!("{text}: check sslmode and sslrootcert of the URL"))
         }

@@ -11,7 +11,8 @@ use tokio_postgres::types::Type;
 
 use crate::engine::{
     Change, Changes, Engine, EngineFacts, Error, FORMAT, Guard, GuardInfo, Listener, Loaded,
-    LoadedRow, Mark, PostgresUrl, Result, RowChange, Stored, StoredRow, StoredTenure, first_behind,
+    LoadedRow, PostgresUrl, Result, RowChange, Stored, StoredRow, StoredTenure, TokenFloor,
+    first_behind,
 };
 use crate::postgres::client::{Parameter, Pool, Session, Shared};
 use crate::postgres::failure::Failure;
@@ -67,7 +68,7 @@ impl PostgresEngine {
     /// Stores rows of the service, on this incarnation only if one is given.
     fn commit_rows_on(
         &self,
-        boot: Option<i64>,
+        incarnation: Option<i64>,
         name: &str,
         token: i64,
         rows: &[RowChange],
@@ -75,7 +76,7 @@ impl PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run(async {
             let mut session = shared.session().await?;
-            let stored = shared.commit_rows(&mut session, boot, name, token, rows).await;
+            let stored = shared.commit_rows(&mut session, incarnation, name, token, rows).await;
             let stored = stored.map_err(Failure::of_write)?;
             shared.keep(session);
             Ok(stored)
@@ -109,7 +110,7 @@ impl Engine for PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run(async {
             let mut session = shared.session().await?;
-            let is_single = change.mark.is_none() && change.rows.len() == 1;
+            let is_single = change.floor.is_none() && change.rows.len() == 1;
             let stored = match is_single {
                 true => shared.store_one(&mut session, seen, change).await,
                 false => Box::pin(shared.store_all(&mut session, seen, change)).await,
@@ -120,8 +121,8 @@ impl Engine for PostgresEngine {
         })
     }
 
-    /// One statement, which is a transaction of its own. Rows that somebody else has locked are
-    /// left out, and do not keep it waiting.
+    /// One statement, which is a transaction of its own. It leaves out rows that another
+    /// transaction has locked, instead of waiting for them.
     fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
         let shared = &self.pool.shared;
         self.pool.run_for(time, async {
@@ -133,12 +134,12 @@ impl Engine for PostgresEngine {
         })
     }
 
-    /// Only what frees a name is told. A holder that is late for another reason finds out by its
-    /// own clock.
+    /// Notifies only of changes that free a name. A holder that is late for another reason finds
+    /// out by its own clock.
     fn listen(&self, _: Changes, listener: Weak<dyn Listener>) {
         let shared = Arc::clone(&self.pool.shared);
-        shared.bell.add(listener);
-        if shared.bell.takes_listening() {
+        shared.notifications.add(listener);
+        if shared.notifications.takes_listening() {
             self.pool.spawn(listen(shared));
         }
     }
@@ -175,16 +176,16 @@ impl Engine for PostgresEngine {
         })
     }
 
-    fn nap(&self, name: &str, version: i64, time: Duration) {
+    fn wait_for_change(&self, name: &str, version: i64, time: Duration) {
         let shared = &self.pool.shared;
-        if shared.bell.takes_listening() {
+        if shared.notifications.takes_listening() {
             self.pool.spawn(listen(Arc::clone(shared)));
         }
-        let heard = shared.bell.heard(name);
-        // It may have changed before anybody listened.
+        let before = shared.notifications.count(name);
+        // It may have changed before the connection listened.
         let is_same = |loaded: Loaded| loaded.rows.iter().all(|row| row.version == version);
         if self.load(&[name]).is_ok_and(is_same) {
-            shared.bell.nap(name, heard, time);
+            shared.notifications.wait_for_change(name, before, time);
         }
     }
 
@@ -207,12 +208,12 @@ impl Engine for PostgresEngine {
 
     fn commit_rows_of(
         &self,
-        boot: i64,
+        incarnation: i64,
         name: &str,
         token: i64,
         rows: &[RowChange],
     ) -> Result<Stored> {
-        self.commit_rows_on(Some(boot), name, token, rows)
+        self.commit_rows_on(Some(incarnation), name, token, rows)
     }
 
     fn most_rows(&self, _: bool) -> usize {
@@ -314,15 +315,15 @@ impl Shared {
         let Some((name, row)) = change.rows.first() else { return Ok(Stored::Conflict) };
         let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
         let freed = freed(seen, change);
-        self.put(session, (seen.mark.version, seen.boot), before, row, change, &freed).await
+        self.put(session, (seen.floor.version, seen.incarnation), before, row, change, &freed).await
     }
 
-    /// Stores one row, if the version of the mark, the incarnation and the row are still as they
+    /// Stores one row, if the version of the floor, the incarnation and the row are still as they
     /// were, and notifies clients that wait for `freed`.
     async fn put(
         &self,
         session: &mut Session,
-        (mark, boot): (i64, i64),
+        (floor_version, incarnation): (i64, i64),
         before: &LoadedRow,
         row: &StoredRow,
         change: &Change,
@@ -341,8 +342,8 @@ impl Shared {
                         (&until, Type::INT8),
                         (&row.at_ms, Type::INT8),
                         (&row.attempt, Type::INT8),
-                        (&mark, Type::INT8),
-                        (&boot, Type::INT8),
+                        (&floor_version, Type::INT8),
+                        (&incarnation, Type::INT8),
                         (&row.ended, Type::INT8),
                     ],
                 )
@@ -350,7 +351,7 @@ impl Shared {
             }
             Some(old) => {
                 let (old_owner, old_until) = columns(old);
-                self.query_and_tell(
+                self.query_and_notify(
                     session,
                     &self.statements.update,
                     &[
@@ -366,9 +367,9 @@ impl Shared {
                         (&old.at_ms, Type::INT8),
                         (&old.attempt, Type::INT8),
                         (&change.while_live, Type::BOOL),
-                        (&mark, Type::INT8),
+                        (&floor_version, Type::INT8),
                         (&change.lasts_ms, Type::INT8),
-                        (&boot, Type::INT8),
+                        (&incarnation, Type::INT8),
                         (&row.ended, Type::INT8),
                     ],
                     freed,
@@ -384,7 +385,7 @@ impl Shared {
         })
     }
 
-    /// Stores the mark and any number of rows in one transaction.
+    /// Stores the floor and any number of rows in one transaction.
     async fn store_all(
         &self,
         session: &mut Session,
@@ -412,21 +413,22 @@ impl Shared {
         seen: &Loaded,
         change: &Change,
     ) -> Result<Stored, Failure> {
-        let mut mark = seen.mark.version;
+        let mut floor_version = seen.floor.version;
         let mut stored = Stored::Conflict;
-        if let Some(Epoch { floor, boot }) = change.mark {
+        if let Some(Epoch { floor, boot }) = change.floor {
             let parameters = [
                 (&floor as _, Type::INT8),
                 (&boot as _, Type::INT8),
-                (&mark as _, Type::INT8),
-                (&seen.boot as _, Type::INT8),
+                (&floor_version as _, Type::INT8),
+                (&seen.incarnation as _, Type::INT8),
             ];
-            let sql = &self.statements.update_mark;
+            let sql = &self.statements.update_floor;
             let rows = self.query(session, sql, &parameters).await?;
             let Some(row) = rows.first() else { return Ok(Stored::Conflict) };
-            mark = row.get(0);
-            stored = Stored::Done { version: mark };
+            floor_version = row.get(0);
+            stored = Stored::Done { version: floor_version };
         }
+        let at = (floor_version, seen.incarnation);
         let is_single = change.rows.len() == 1;
         let mut old = Vec::new();
         for (name, row) in &change.rows {
@@ -435,7 +437,7 @@ impl Shared {
                     old.push((name, row, before));
                 }
                 Some(before) => {
-                    stored = self.put(session, (mark, seen.boot), before, row, change, &[]).await?;
+                    stored = self.put(session, at, before, row, change, &[]).await?;
                     if stored == Stored::Conflict {
                         return Ok(stored);
                     }
@@ -447,10 +449,9 @@ impl Shared {
             return Ok(stored);
         }
         let names: Vec<&str> = old.iter().map(|(name, ..)| name.as_str()).collect();
-        let new = Columns::of(old.iter().map(|(_, row, _)| *row));
-        let before = Columns::of(old.iter().map(|(.., before)| *before));
+        let new = Columns::from_rows(old.iter().map(|(_, row, _)| *row));
+        let before = Columns::from_rows(old.iter().map(|(.., before)| *before));
         let sql = &self.statements.update_many;
-        let at = (mark, seen.boot);
         let stored =
             self.update(session, sql, &names, &new, &before, change.while_live, at).await?;
         let all = stored.values().next().filter(|_| stored.len() == old.len());
@@ -467,8 +468,8 @@ impl Shared {
         let names: Vec<&str> = seen.rows.iter().map(|row| row.name.as_str()).collect();
         let nobody = StoredRow { token: 0, tenure: None, at_ms: 0, attempt: 0, ended: 0 };
         let before = seen.rows.iter().map(|seen| seen.row.as_ref().unwrap_or(&nobody));
-        let (new, before) = (Columns::of(rows.iter()), Columns::of(before));
-        let (sql, at) = (&self.statements.update_each, (seen.mark.version, seen.boot));
+        let (new, before) = (Columns::from_rows(rows.iter()), Columns::from_rows(before));
+        let (sql, at) = (&self.statements.update_each, (seen.floor.version, seen.incarnation));
         let stored = self.update(session, sql, &names, &new, &before, true, at).await?;
         let became = |name: &&str| match stored.get(*name) {
             Some((version, server_ms)) => {
@@ -490,7 +491,7 @@ impl Shared {
         new: &Columns<'_>,
         before: &Columns<'_>,
         while_live: bool,
-        (mark, boot): (i64, i64),
+        (floor_version, incarnation): (i64, i64),
     ) -> Result<HashMap<String, (i64, i64)>, Failure> {
         let parameters = [
             (&names as _, Type::TEXT_ARRAY),
@@ -505,8 +506,8 @@ impl Shared {
             (&before.ats as _, Type::INT8_ARRAY),
             (&before.attempts as _, Type::INT8_ARRAY),
             (&while_live as _, Type::BOOL),
-            (&mark as _, Type::INT8),
-            (&boot as _, Type::INT8),
+            (&floor_version as _, Type::INT8),
+            (&incarnation as _, Type::INT8),
             (&new.ended as _, Type::INT8_ARRAY),
         ];
         let rows = self.query(session, sql, &parameters).await?;
@@ -516,7 +517,7 @@ impl Shared {
     async fn commit_rows(
         &self,
         session: &mut Session,
-        boot: Option<i64>,
+        incarnation: Option<i64>,
         name: &str,
         token: i64,
         rows: &[RowChange],
@@ -531,7 +532,7 @@ impl Shared {
             (&keys as _, Type::BYTEA_ARRAY),
             (&values as _, Type::BYTEA_ARRAY),
             (&gone as _, Type::BYTEA_ARRAY),
-            (&boot as _, Type::INT8),
+            (&incarnation as _, Type::INT8),
         ];
         session.allow(keys.iter().chain(&values).map(|bytes| bytes.len()).sum());
         let newest = self.query(session, &self.statements.commit_rows, &parameters).await?;
@@ -563,7 +564,7 @@ struct Columns<'r> {
 }
 
 impl<'r> Columns<'r> {
-    fn of(rows: impl Iterator<Item = &'r StoredRow> + Clone) -> Self {
+    fn from_rows(rows: impl Iterator<Item = &'r StoredRow> + Clone) -> Self {
         Columns {
             tokens: rows.clone().map(|row| row.token).collect(),
             owners: rows.clone().map(|row| columns(row).0).collect(),
@@ -590,7 +591,7 @@ fn loaded(shared: &Shared, rows: &[Row]) -> Result<Loaded> {
         return Err(Error::NewerFormat { found: format, known: FORMAT });
     }
     let epoch = Epoch { floor: first.get(1), boot: first.get(2) };
-    let mark = Mark { epoch, version: first.get(3) };
+    let floor = TokenFloor { epoch, version: first.get(3) };
     let rows = rows.iter().filter_map(|row| {
         let name: Option<String> = row.get(5);
         let (token, at_ms): (Option<i64>, Option<i64>) = (row.get(7), row.get(10));
@@ -605,6 +606,6 @@ fn loaded(shared: &Shared, rows: &[Row]) -> Result<Loaded> {
         let row_of = StoredRow { token, tenure, at_ms, attempt: row.get(11), ended: row.get(13) };
         Some(LoadedRow { name: name?, version: row.get(6), row: Some(row_of) })
     });
-    let (boot, server_ms) = (first.get(12), Some(first.get(4)));
-    Ok(Loaded { mark, boot, server_ms, rows: rows.collect() })
+    let (incarnation, server_ms) = (first.get(12), Some(first.get(4)));
+    Ok(Loaded { floor, incarnation, server_ms, rows: rows.collect() })
 }

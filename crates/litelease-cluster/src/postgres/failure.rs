@@ -1,5 +1,5 @@
-//! What an error of PostgreSQL means: whether something can have been stored, and whether trying
-//! again can help.
+//! The meaning of an error of PostgreSQL: whether something can have been stored, and whether
+//! trying again can help.
 
 use tokio_postgres::error::SqlState;
 
@@ -21,13 +21,13 @@ pub(crate) enum Failure {
     NotBootstrapped,
     /// A table cannot be guarded, and why.
     CannotGuard { table: String, reason: String },
-    /// Nothing was stored, and will not be before somebody changes something.
+    /// Nothing was stored, and will not be before an operator changes something.
     Refused(String),
 }
 
 impl Failure {
     /// Reads an error of a statement.
-    pub(crate) fn of(host: &str, error: &tokio_postgres::Error) -> Self {
+    pub(crate) fn from_error(host: &str, error: &tokio_postgres::Error) -> Self {
         let Some(db) = error.as_db_error() else {
             return Failure::Unknown(format!("{host}: {}", chain(error)));
         };
@@ -54,7 +54,7 @@ impl Failure {
             &SqlState::READ_ONLY_SQL_TRANSACTION
             | &SqlState::CANNOT_CONNECT_NOW
             | &SqlState::TOO_MANY_CONNECTIONS => Failure::NotDone(said),
-            // The server goes down: nobody knows how far it had come.
+            // The server goes down, and may have committed or not.
             code if code.code().starts_with("57P") || code.code().starts_with("08") => {
                 Failure::Unknown(said)
             }
@@ -78,7 +78,7 @@ impl Failure {
         }
     }
 
-    /// What fails before anything that changes something is sent.
+    /// Returns the failure of a request that was never sent: it is not done.
     pub(crate) fn not_sent(self) -> Self {
         match self {
             Failure::Unknown(text) => Failure::NotDone(text),
@@ -86,12 +86,12 @@ impl Failure {
         }
     }
 
-    /// The error of a request that changes nothing.
+    /// Returns the error of a request that changes nothing.
     pub(crate) fn of_read(self) -> Error {
         self.not_sent().of_write()
     }
 
-    /// The error of a request that changes something.
+    /// Returns the error of a request that changes something.
     pub(crate) fn of_write(self) -> Error {
         match self {
             Failure::NotDone(text) => Error::Unreachable(text),

@@ -19,24 +19,24 @@ const VERSION: &str =
 
 /// Makes the functions, or replaces those of another version, one client at a time.
 pub(crate) async fn ensure(client: &Client, host: &str, schema: &str) -> Result<(), Failure> {
-    let of = |error| Failure::of(host, &error);
+    let failed = |error| Failure::from_error(host, &error);
     let script = script(schema);
     let version = format!("Litelease functions, version {}", number_of(&script));
-    if is_version(client, schema, &version).await.map_err(of)? {
+    if is_version(client, schema, &version).await.map_err(failed)? {
         return Ok(());
     }
     let begin = format!(
         "{BEGIN}; SET LOCAL lock_timeout = '5s'; SET LOCAL synchronous_commit = on;
          SELECT pg_catalog.pg_advisory_xact_lock({BOOTSTRAP})"
     );
-    client.batch_execute(&begin).await.map_err(of)?;
-    let rest = match is_version(client, schema, &version).await.map_err(of)? {
+    client.batch_execute(&begin).await.map_err(failed)?;
+    let rest = match is_version(client, schema, &version).await.map_err(failed)? {
         true => "ROLLBACK".into(),
         false => {
             format!("{script}\nCOMMENT ON FUNCTION \"{schema}\".fence() IS '{version}'; COMMIT")
         }
     };
-    client.batch_execute(&rest).await.map_err(of)
+    client.batch_execute(&rest).await.map_err(failed)
 }
 
 async fn is_version(

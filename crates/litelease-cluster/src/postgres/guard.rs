@@ -36,7 +36,7 @@ pub(crate) fn guards(pool: &Pool) -> Result<Vec<GuardInfo>> {
     })
 }
 
-/// Tells how the guards stand.
+/// Adds the state of the guards to the facts.
 pub(crate) async fn facts(
     shared: &Shared,
     session: &mut Session,
@@ -111,7 +111,7 @@ fn change(
         shared.begin(&mut session).await.map_err(Failure::of_write)?;
         // Until the commit is sent, nothing is stored.
         let done = session.client.query_typed(&sql, parameters).await;
-        let rows = done.map_err(|error| Failure::of(&session.host, &error).of_read())?;
+        let rows = done.map_err(|error| Failure::from_error(&session.host, &error).of_read())?;
         shared.end(&mut session, "COMMIT", &[]).await.map_err(Failure::of_write)?;
         shared.keep(session);
         Ok(rows)

@@ -48,7 +48,7 @@ BEGIN
   RETURN greatest(1, hashtextextended(words, 0) & 9223372036854775807);
 END $incarnation$;"#;
 
-/// What the catalog says of a table: its kind, durability and inheritance, columns, constraints,
+/// Describes a table by the catalog: its kind, durability and inheritance, columns, constraints,
 /// triggers, rules and policies.
 const DESCRIBE: &str = "
 SELECT 'kind ' || c.relkind::text || CASE WHEN c.relrowsecurity THEN ' with row security' ELSE '' END
@@ -129,7 +129,7 @@ pub(crate) async fn create(client: &Client, host: &str, schema: &str) -> Result<
          COMMIT"
     );
     let made = client.batch_execute(&script).await;
-    made.map_err(|error| Failure::of(host, &error))
+    made.map_err(|error| Failure::from_error(host, &error))
 }
 
 /// Checks the tables strictly.
@@ -137,7 +137,8 @@ pub(crate) async fn check(client: &Client, host: &str, schema: &str) -> Result<(
     for (table, expected) in [("meta", META), ("resources", RESOURCES), ("service", SERVICE)] {
         let qualified = format!("\"{schema}\".{table}");
         let rows = client.query_typed(DESCRIBE, &[(&qualified, Type::TEXT)]).await;
-        let rows = rows.map_err(|error| Problem::Failure(Failure::of(host, &error).not_sent()))?;
+        let rows =
+            rows.map_err(|error| Problem::Failure(Failure::from_error(host, &error).not_sent()))?;
         let found: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
         let differs = |reason: String| {
             let table = format!("{schema}.{table}");

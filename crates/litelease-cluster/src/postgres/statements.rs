@@ -6,7 +6,7 @@
 /// The clock, in milliseconds. Not `now()`, which stands still in a transaction.
 pub(crate) const CLOCK: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-/// What every transaction of ours is set to, whatever the defaults of the role are: a grant is
+/// The settings of every transaction of ours, whatever the defaults of the role are: a grant is
 /// durable, and no client waits long for a lock. The settings end with the transaction, because a
 /// pooler gives the connection to other clients after it.
 pub(crate) const SETTINGS: &str = "pg_catalog.set_config('synchronous_commit', 'on', true),
@@ -29,7 +29,7 @@ pub(crate) struct Statements {
     pub(crate) insert: String,
     pub(crate) update_many: String,
     pub(crate) update_each: String,
-    pub(crate) update_mark: String,
+    pub(crate) update_floor: String,
     pub(crate) forget: String,
     pub(crate) load_rows: String,
     pub(crate) commit_rows: String,
@@ -47,14 +47,14 @@ AND (NOT $12 OR lease_expires_at_ms > {clock})
 AND EXISTS (SELECT FROM {s}.meta m WHERE m.xmin::text::bigint = $13) AND {incarnation} = $15
 RETURNING r.xmin::text::bigint, CASE WHEN $14 IS NOT NULL THEN clock.ms END";
 
-/// The mark is locked: whoever deletes rows changes it first, so that a row that comes back has a
+/// Locks the floor: a purge changes it before it deletes rows, so that a row that comes back has a
 /// larger token.
 const INSERT: &str =
-    "WITH mark AS (SELECT FROM (SELECT {settings} OFFSET 0) AS settings, {s}.meta m
+    "WITH locked AS (SELECT FROM (SELECT {settings} OFFSET 0) AS settings, {s}.meta m
   WHERE m.xmin::text::bigint = $7 AND {incarnation} = $8 FOR SHARE OF m)
 INSERT INTO {s}.resources
 (name, token, owner, lease_expires_at_ms, created_at_ms, updated_at_ms, attempt, ended)
-SELECT $1, $2, $3, $4, $5, $5, $6, $9 FROM mark
+SELECT $1, $2, $3, $4, $5, $5, $6, $9 FROM locked
 ON CONFLICT DO NOTHING RETURNING xmin::text::bigint";
 
 const UPDATE_MANY: &str = "UPDATE {s}.resources r SET token = c.token, owner = c.owner,
@@ -70,8 +70,8 @@ AND r.attempt = c.attempt_0 AND (NOT $12 OR r.lease_expires_at_ms > {clock})
 AND EXISTS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $13) AND {incarnation} = $14
 RETURNING r.xmin::text::bigint, r.name, clock.ms";
 
-/// What the columns of a lease are set to, and what they are if the server's clock is later than
-/// the one that was guessed: the lease lasts as long from then on.
+/// The new columns of a lease, and the same if the server's clock is later than the one that was
+/// guessed: the lease lasts as long from then on.
 const AS_DECIDED: &str = "lease_expires_at_ms = c.until, updated_at_ms = c.at";
 const AS_OF_NOW: &str = "lease_expires_at_ms = greatest(c.until, clock.ms + c.until - c.at),
 updated_at_ms = greatest(c.at, clock.ms)";
@@ -82,7 +82,7 @@ const LOCKED: &str = "WITH locked AS MATERIALIZED (SELECT name FROM {s}.resource
   WHERE name = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED)
 ";
 
-const UPDATE_MARK: &str = "UPDATE {s}.meta m SET floor = $1, boot = $2
+const UPDATE_FLOOR: &str = "UPDATE {s}.meta m SET floor = $1, boot = $2
 FROM (SELECT {settings} OFFSET 0) AS settings
 WHERE m.xmin::text::bigint = $3 AND {incarnation} = $4
 RETURNING m.xmin::text::bigint";
@@ -125,29 +125,29 @@ impl Statements {
     }
 
     /// Fills the schema in, which is an identifier that needs no quotes but may be a keyword.
-    pub(crate) fn of(schema: &str) -> Self {
+    pub(crate) fn new(schema: &str) -> Self {
         let schema = format!("\"{schema}\"");
-        let of = |text: &str| {
+        let fill = |text: &str| {
             let text = text.replace("{incarnation}", INCARNATION).replace("{s}", &schema);
             text.replace("{clock}", CLOCK).replace("{settings}", SETTINGS)
         };
         Statements {
-            load: of(&format!("{LOADED} r.name = $1")),
-            load_many: of(&format!("{LOADED} r.name = ANY ($1)")),
-            list: of(&format!("{LOADED} true ORDER BY r.name")),
-            update: of(UPDATE),
-            insert: of(INSERT),
-            update_many: of(UPDATE_MANY),
-            update_each: of(&format!(
+            load: fill(&format!("{LOADED} r.name = $1")),
+            load_many: fill(&format!("{LOADED} r.name = ANY ($1)")),
+            list: fill(&format!("{LOADED} true ORDER BY r.name")),
+            update: fill(UPDATE),
+            insert: fill(INSERT),
+            update_many: fill(UPDATE_MANY),
+            update_each: fill(&format!(
                 "{LOCKED}{}",
                 UPDATE_MANY
                     .replace("WHERE r.name", "JOIN locked USING (name) WHERE r.name")
                     .replace(AS_DECIDED, AS_OF_NOW)
             )),
-            update_mark: of(UPDATE_MARK),
-            forget: of(FORGET),
-            load_rows: of(LOAD_ROWS),
-            commit_rows: of(COMMIT_ROWS),
+            update_floor: fill(UPDATE_FLOOR),
+            forget: fill(FORGET),
+            load_rows: fill(LOAD_ROWS),
+            commit_rows: fill(COMMIT_ROWS),
         }
     }
 }

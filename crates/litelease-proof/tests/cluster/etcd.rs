@@ -167,7 +167,7 @@ fn a_dead_holder_is_succeeded_after_a_whole_ttl_and_a_break_is_seen_at_once() {
             ClaimResult::Busy(_) => {
                 // Nothing happens to the row, so that the nap lasts.
                 let version = b.engine().load(&["x"]).unwrap().rows[0].version;
-                b.engine().nap("x", version, Duration::from_millis(100));
+                b.engine().wait_for_change("x", version, Duration::from_millis(100));
             }
         }
     };
@@ -181,12 +181,12 @@ fn a_dead_holder_is_succeeded_after_a_whole_ttl_and_a_break_is_seen_at_once() {
         a.break_lease("x").unwrap()
     });
     let start = Instant::now();
-    b.engine().nap("x", version, 2 * LONG);
+    b.engine().wait_for_change("x", version, 2 * LONG);
     assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
     let _ = breaker.join().unwrap();
     // A change that has come before the nap ends it, too.
     let start = Instant::now();
-    b.engine().nap("x", version, 2 * LONG);
+    b.engine().wait_for_change("x", version, 2 * LONG);
     assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
 }
 

@@ -132,7 +132,7 @@ impl World {
             let claimed = rival.claim("x", "rival", LONG).unwrap();
             *granted = claimed.acquired().map(|lease| lease.token);
         }
-        let now = self.counted();
+        let now = self.monotonic();
         for hold in self.holds.lock().unwrap().iter() {
             let trusted = hold.loss().is_none() && now < hold.trusted_until();
             if hold.grant().name == "x" && trusted && granted.is_some() {
@@ -149,11 +149,11 @@ impl Host for World {
         self.now_ms.load(Ordering::Relaxed)
     }
 
-    fn counted(&self) -> Duration {
+    fn monotonic(&self) -> Duration {
         Duration::from_millis(self.wall_ms().unsigned_abs())
     }
 
-    fn attempt(&self) -> i64 {
+    fn random_id(&self) -> i64 {
         self.attempts.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -166,7 +166,7 @@ struct WorldClock(Arc<World>);
 
 impl Clock for WorldClock {
     fn now(&self) -> Duration {
-        self.0.counted()
+        self.0.monotonic()
     }
 
     fn sleep(&self, time: Duration) {
@@ -257,8 +257,8 @@ impl Engine for Faulty {
         self.call(|| self.engine.forget(seen))
     }
 
-    fn nap(&self, name: &str, version: i64, time: Duration) {
-        self.engine.nap(name, version, time);
+    fn wait_for_change(&self, name: &str, version: i64, time: Duration) {
+        self.engine.wait_for_change(name, version, time);
     }
 
     fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
@@ -294,7 +294,7 @@ fn hold_through(plan: Plan, bug: Option<Bug>) -> Option<String> {
             continue;
         };
         let from_answer = bug == Some(Bug::TrustFromAnswer);
-        let since = if from_answer { world.counted() } else { since };
+        let since = if from_answer { world.monotonic() } else { since };
         let secret = String::new();
         let grant = HeldGrant { name: name.into(), owner, token: lease.token, ttl, secret };
         let window = Window::new(ttl).unwrap();

@@ -27,7 +27,7 @@ fn granted(cluster: &Cluster, name: &str) -> Lease {
 /// The floor of an engine that may have no tables yet.
 fn floor(cluster: &Cluster) -> i64 {
     let _ = cluster.bootstrap();
-    cluster.engine().load(&[]).unwrap().mark.epoch.floor
+    cluster.engine().load(&[]).unwrap().floor.epoch.floor
 }
 
 #[track_caller]

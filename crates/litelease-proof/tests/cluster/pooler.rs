@@ -94,7 +94,7 @@ fn a_failover_behind_a_pooler_brings_no_token_back() {
     standby.promote();
 
     eventually("the new server answers", || load().is_ok());
-    // What was decided before the failover is not stored after it: the row and the mark are the
+    // What was decided before the failover is not stored after it: the row and the floor are the
     // same.
     let mut row = seen.rows[0].row.clone().unwrap();
     (row.token, row.attempt) = (2, 7);

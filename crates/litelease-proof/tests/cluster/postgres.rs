@@ -377,10 +377,10 @@ fn a_release_wakes_those_who_wait() {
         let lease = acquired(a.claim("x", "a", LONG));
         let seen = version(&b);
         // The first nap begins to listen.
-        b.engine().nap("x", seen, Duration::from_millis(300));
+        b.engine().wait_for_change("x", seen, Duration::from_millis(300));
         let waiter = thread::scope(|scope| {
             let waiter = scope.spawn(|| {
-                b.engine().nap("x", seen, Duration::from_secs(5));
+                b.engine().wait_for_change("x", seen, Duration::from_secs(5));
                 Instant::now()
             });
             thread::sleep(Duration::from_millis(100));
@@ -508,7 +508,7 @@ fn other_schemas_and_search_paths_do_not_matter_and_many_rows_are_changed_at_onc
     assert!(matches!(engine.commit_rows("007", floor + 1, &gone), Ok(Stored::Done { .. })));
     assert_eq!(engine.load_rows(b"").unwrap(), []);
     // After a failover, rows may be changes to what was lost in it.
-    let boot = engine.load(&["007"]).unwrap().boot;
+    let boot = engine.load(&["007"]).unwrap().incarnation;
     let other = engine.commit_rows_of(boot + 1, "007", floor + 1, &rows);
     assert_eq!(other, Ok(Stored::Conflict));
     assert_eq!(engine.load_rows(b"").unwrap(), []);

@@ -215,7 +215,7 @@ impl Case {
             .before
             .map(|(token, tenure)| (token, tenure.map(|(owner, until)| (owner.to_owned(), until))));
         let context = CommitContext { boot: 7, may_lose_commits: true, is_own: true };
-        let mark = Epoch { floor: self.floor, boot: 7 };
+        let epoch = Epoch { floor: self.floor, boot: 7 };
         let (write, answer) = match step {
             Ok(step) => step,
             Err(refusal) => {
@@ -223,8 +223,8 @@ impl Case {
                 (None, kind.to_owned())
             }
         };
-        let needed = write.as_ref().and_then(|(token, _)| mark.needed(*token, context).unwrap());
-        let floor = needed.unwrap_or(mark).floor;
+        let needed = write.as_ref().and_then(|(token, _)| epoch.needed(*token, context).unwrap());
+        let floor = needed.unwrap_or(epoch).floor;
         let row = match write.or(before) {
             None => "none".into(),
             Some((token, None)) => format!("{token}  "),
@@ -310,7 +310,7 @@ fn a_fresh_name_is_granted_once_however_transactions_meet() {
     let _ = ready(&server, "fresh");
     let (mut one, mut two) = (server.session("postgres"), server.session("postgres"));
     let pid = two.pid();
-    // The second claim needs the next epoch, so it wants to change the mark that the first one
+    // The second claim needs the next epoch, so it wants to change the floor that the first one
     // holds.
     one.sql("BEGIN");
     assert_eq!(one.sql("SELECT fresh.claim('x', 'a', 60000)"), "1");
@@ -339,7 +339,7 @@ fn a_fresh_name_is_granted_once_however_transactions_meet() {
     }
 }
 
-/// Both held the mark together, and then each waited for the other one to change it.
+/// Both held the floor together, and then each waited for the other one to change it.
 #[test]
 fn two_claims_of_tokens_in_the_next_epoch_take_turns() {
     if !is_installed() {
@@ -411,7 +411,7 @@ fn a_grant_in_an_open_transaction_holds_up_raise_and_purge() {
     assert_eq!(session.sql("SELECT raised.claim('y', 'a', 60000)"), "1001");
 }
 
-/// After a failover the mark is another server's. The function begins an epoch, in its caller's
+/// After a failover the floor is another server's. The function begins an epoch, in its caller's
 /// transaction.
 #[test]
 fn a_function_begins_an_epoch_when_the_server_is_another_one() {

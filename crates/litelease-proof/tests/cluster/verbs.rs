@@ -38,11 +38,11 @@ impl Host for Machine {
         self.wall_ms.load(Ordering::Relaxed)
     }
 
-    fn counted(&self) -> Duration {
+    fn monotonic(&self) -> Duration {
         Duration::from_millis(self.counted_ms.load(Ordering::Relaxed).unsigned_abs())
     }
 
-    fn attempt(&self) -> i64 {
+    fn random_id(&self) -> i64 {
         self.attempts.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -199,7 +199,7 @@ fn another_incarnation_raises_every_token_and_gives_every_lease_its_ttl_again() 
     let (a, b) = (client(&engine, &one), client(&engine, &other));
     let lease = acquired(a.claim("x", "a", TTL));
     busy(b.claim("x", "b", TTL));
-    engine.edit(|rows| rows.boot = 2);
+    engine.edit(|rows| rows.incarnation = 2);
     [&one, &other].iter().for_each(|machine| machine.passes(999));
     busy(b.claim("x", "b", TTL));
     [&one, &other].iter().for_each(|machine| machine.passes(999));
@@ -217,13 +217,13 @@ fn a_thousand_leases_get_their_ttl_again_in_steps() {
     let machine = Machine::at(NOW);
     let a = client(&engine, &machine);
     (0..1_000).for_each(|number| drop(acquired(a.claim(&number.to_string(), "a", TTL))));
-    engine.edit(|rows| rows.boot = 2);
+    engine.edit(|rows| rows.incarnation = 2);
     machine.passes(900);
     let b = client(&engine, &Machine::at(NOW + 900));
     assert_eq!(b.list().unwrap().len(), 1_000);
     let is_anew = engine.edit(|rows| {
         let mut tenures = rows.rows.values().filter_map(|(_, row)| row.tenure.as_ref());
-        tenures.all(|tenure| tenure.until_ms == NOW + 1_900) && rows.mark.epoch.boot == 2
+        tenures.all(|tenure| tenure.until_ms == NOW + 1_900) && rows.floor.epoch.boot == 2
     });
     assert!(is_anew);
 }
@@ -284,7 +284,7 @@ impl Engine for Slow {
         self.call()?.forget(seen)
     }
 
-    fn nap(&self, _: &str, _: i64, _: Duration) {}
+    fn wait_for_change(&self, _: &str, _: i64, _: Duration) {}
 
     fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         self.call()?.load_rows(prefix)
@@ -407,11 +407,11 @@ fn an_engine_that_comes_back_in_time_is_waited_for_and_one_that_does_not_is_unre
     acquired(slow_client(&slow).claim("x", "a", 10 * TTL));
 
     slow.fails.store(u32::MAX, Ordering::Relaxed);
-    let before = machine.counted();
+    let before = machine.monotonic();
     let error = slow_client(&slow).claim("y", "a", TTL).unwrap_err();
     assert_eq!(error.kind(), "Unreachable");
-    assert!(machine.counted() - before >= Duration::from_secs(5));
-    assert!(machine.counted() - before < Duration::from_millis(5_500));
+    assert!(machine.monotonic() - before >= Duration::from_secs(5));
+    assert!(machine.monotonic() - before < Duration::from_millis(5_500));
 }
 
 #[test]

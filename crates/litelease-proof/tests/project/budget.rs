@@ -101,10 +101,10 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::counted(
             "lines of shipped Rust",
-            54_130,
+            54_330,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
-        Row::counted("lines of the Python package", 6_840, python_lines()),
+        Row::counted("lines of the Python package", 6_130, python_lines()),
         Row::listed("functions over 60 lines", 7, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 100, public_names()),
@@ -112,12 +112,12 @@ fn the_project_stays_within_its_budget() {
         Row::listed("top-level commands", 25, commands()),
         Row::listed(
             "comments that leave the actor open",
-            309,
+            145,
             lines_with(&sources, |line| is_comment(line) && has_vague_word(line)),
         ),
-        Row::listed("lines of docs/ that do", 143, lines_with(&pages, has_vague_word)),
-        Row::listed("documentation without a verb", 277, lines_with(&sources, begins_vaguely)),
-        Row::listed("definitions under names to retire", 122, names_to_retire(&code)),
+        Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),
+        Row::listed("documentation without a verb", 172, lines_with(&sources, begins_vaguely)),
+        Row::listed("definitions under names to retire", 54, names_to_retire(&code)),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();
     assert!(over.is_empty(), "{}", over.join("\n"));

@@ -70,8 +70,8 @@ impl Engine for Failing {
         self.rows.forget(seen)
     }
 
-    fn nap(&self, name: &str, version: i64, time: Duration) {
-        self.rows.nap(name, version, time);
+    fn wait_for_change(&self, name: &str, version: i64, time: Duration) {
+        self.rows.wait_for_change(name, version, time);
     }
 
     fn load_rows(&self, prefix: &[u8]) -> Outcome<Vec<(Vec<u8>, Vec<u8>)>> {
@@ -85,7 +85,7 @@ impl Engine for Failing {
         token: i64,
         rows: &[RowChange],
     ) -> Outcome<Stored> {
-        match self.rows.load(&[name])?.boot == boot {
+        match self.rows.load(&[name])?.incarnation == boot {
             true => self.commit_rows(name, token, rows),
             false => Ok(Stored::Conflict),
         }
@@ -412,7 +412,7 @@ fn nothing_is_stored_on_an_engine_that_may_have_lost_what_was_loaded() {
     writer.commit(|db| use_everything(db, 0)).unwrap();
     let before = engine.load_rows(b"").unwrap();
     // A failover, and the lease of the writer is there.
-    engine.rows.edit(|rows| rows.boot += 1);
+    engine.rows.edit(|rows| rows.incarnation += 1);
     assert!(writer.commit(|db| use_everything(db, 1)).is_err());
     assert_eq!(engine.load_rows(b"").unwrap(), before);
     assert!(!writer.lease.is_trusted(), "it must load again, under a lease of its own");

@@ -37,7 +37,7 @@ pub enum Error {
     NotALockFile {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file.
         what: &'static str,
     },
     /// The lock file keeps being removed or replaced while it is locked.

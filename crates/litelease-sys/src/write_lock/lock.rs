@@ -168,7 +168,7 @@ impl WriteLock {
     pub fn beside(database: &Path, ending: &str) -> Result<Self, Error> {
         let resolved = resolve(database);
         let resolved = resolved.map_err(|error| Error::Io { path: database.into(), error })?;
-        Ok(WriteLock::on(SideFile::of(&resolved, ending)))
+        Ok(WriteLock::on(SideFile::new(&resolved, ending)))
     }
 
     fn on(side: SideFile) -> Self {
@@ -282,7 +282,7 @@ impl WriteLock {
                         file::sign(&file, &Holder::me());
                         return Ok(Some(file));
                     }
-                    // The file was removed meanwhile: a lock on it excludes nobody.
+                    // The file was removed meanwhile: a lock on it excludes no process.
                     attempt.replacements += 1;
                 }
                 Waited::TimedOut => {

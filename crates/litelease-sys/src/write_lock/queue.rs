@@ -44,7 +44,7 @@ impl Drop for Head {
     }
 }
 
-/// Checks whether the queue is empty. Without a queue file nobody has ever waited.
+/// Checks whether the queue is empty. Without a queue file no process has ever waited.
 pub(crate) fn is_empty(lock: &SideFile) -> bool {
     let Ok(Some(file)) = beside(lock).open_to_read() else { return true };
     // A shared lock: processes that check do not block each other.

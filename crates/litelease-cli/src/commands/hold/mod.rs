@@ -14,7 +14,7 @@ use crate::Common;
 use crate::duration::{parse, parse_positive};
 use crate::exit::Result;
 use crate::output::{complain, printable};
-use crate::target::{Ask, Target};
+use crate::target::{HoldRequest, Target};
 
 /// Hold a lease beside a program in any language, until its pipe closes
 ///
@@ -86,13 +86,14 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     // must not go to a successor while that process may still work.
     let group = child::parents_group();
     let cancel = Cancel::default();
-    let ask = Ask { name, ttl, wait, group, value, progress_within, max_time, slots, cancel };
+    let wanted =
+        HoldRequest { name, ttl, wait, group, value, progress_within, max_time, slots, cancel };
     let place = Target::open(common)?;
-    if ask.slots.is_none() {
-        nesting::check(&place, &ask.name)?;
+    if wanted.slots.is_none() {
+        nesting::check(&place, &wanted.name)?;
     }
     if std::io::stdin().is_terminal() && !common.quiet && !common.json {
-        complain(&format!("litelease: Ctrl-D or Ctrl-C releases {}", printable(&ask.name)));
+        complain(&format!("litelease: Ctrl-D or Ctrl-C releases {}", printable(&wanted.name)));
     }
-    session::run(ask, common, move |ask| place.hold(ask))
+    session::run(wanted, common, move |wanted| place.hold(wanted))
 }

@@ -16,7 +16,7 @@ use super::lines::{self, Output};
 use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{complain, printable};
-use crate::target::{Ask, Tenure};
+use crate::target::{HoldRequest, Tenure};
 use crate::waiting::while_waiting;
 
 /// Something that has happened.
@@ -45,22 +45,22 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Waits for the name with `hold` and holds it until it is released or lost. Returns the exit code.
 pub(super) fn run(
-    ask: Ask,
+    wanted: HoldRequest,
     common: &Common,
-    hold: impl Fn(&Ask) -> Result<Tenure> + Send + 'static,
+    hold: impl Fn(&HoldRequest) -> Result<Tenure> + Send + 'static,
 ) -> Result<u8> {
     let (sender, events) = channel();
     let ending = child::forward_signals(sender.clone(), Event::Signal)?;
     let output = Output::start(sender.clone())?;
-    let voice = Voice { name: ask.name.clone(), as_json: common.json, output };
-    let (ttl, cancel) = (ask.ttl, ask.cancel.clone());
-    wait_on_thread(ask, common, sender.clone(), hold)?;
+    let voice = Voice { name: wanted.name.clone(), as_json: common.json, output };
+    let (ttl, cancel) = (wanted.ttl, wanted.cancel.clone());
+    wait_on_thread(wanted, common, sender.clone(), hold)?;
     lines::read(sender.clone())?;
     let tenure = match wait(&events, &voice, common) {
         Waited::Acquired(Ok(tenure)) => tenure,
         Waited::Acquired(Err(failure)) if failure.code == code::NO => {
             if common.json || !common.quiet {
-                failure.tell(common.json);
+                failure.print(common.json);
             }
             return Ok(code::NO);
         }
@@ -243,14 +243,14 @@ fn wait(events: &Receiver<Event>, voice: &Voice, common: &Common) -> Waited {
 
 /// Waits for the name on a thread, so that lines and signals are noticed meanwhile.
 fn wait_on_thread(
-    ask: Ask,
+    wanted: HoldRequest,
     common: &Common,
     events: Sender<Event>,
-    hold: impl Fn(&Ask) -> Result<Tenure> + Send + 'static,
+    hold: impl Fn(&HoldRequest) -> Result<Tenure> + Send + 'static,
 ) -> Result<()> {
     let common = common.clone();
     let body = move || {
-        let acquired = while_waiting(&common, &ask.name, || hold(&ask));
+        let acquired = while_waiting(&common, &wanted.name, || hold(&wanted));
         // If the session has ended meanwhile, the tenure is dropped, which releases it.
         let _ = events.send(Event::Acquired(acquired));
     };

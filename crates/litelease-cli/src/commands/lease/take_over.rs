@@ -1,4 +1,4 @@
-//! `litelease lease take-over`: the operator's way to a name that somebody has.
+//! `litelease lease take-over`: takes a name from its holder, for operators.
 
 use std::time::Duration;
 

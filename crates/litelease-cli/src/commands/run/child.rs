@@ -68,7 +68,7 @@ impl Prepared {
                 unsafe { libc::_exit(127) }
             }
             group => {
-                // Both do it, so that whoever is first, it is done when it is relied upon.
+                // Parent and child both call setpgid, so the group exists whichever runs first.
                 // SAFETY: no pointers are involved.
                 unsafe { libc::setpgid(group, group) };
                 let prepared = Prepared { group, lease: lease_writer, outcome };
@@ -80,7 +80,7 @@ impl Prepared {
 
     /// Lets it become the command.
     pub(crate) fn start(mut self, lease: &[Variable], take_terminal: bool) -> io::Result<()> {
-        // Whoever has stopped it meanwhile cannot have meant the command.
+        // A SIGSTOP meanwhile stopped the copy of this process, and was not meant for the command.
         signal(self.group, libc::SIGCONT);
         let lossless = |text: &OsString| text.to_string_lossy().into_owned();
         let lease: Vec<(&str, Option<String>)> =
@@ -93,14 +93,14 @@ impl Prepared {
         if self.outcome.read_exact(&mut error).is_err() {
             return Ok(());
         }
-        // SAFETY: it has ended, and nobody else waits for it yet.
+        // SAFETY: it has ended, and no other code waits for it yet.
         unsafe { libc::waitpid(self.group, std::ptr::null_mut(), 0) };
         Err(io::Error::from_raw_os_error(c_int::from_ne_bytes(error)))
     }
 }
 
 /// The variables of the lease, as they come over the pipe.
-type Told = Vec<(String, Option<String>)>;
+type LeaseVariables = Vec<(String, Option<String>)>;
 
 /// Waits for the lease and becomes the command. Returns only if that fails.
 fn become_command(
@@ -115,9 +115,9 @@ fn become_command(
         return error;
     }
     let mut text = String::new();
-    let told = lease.read_to_string(&mut text).ok();
-    let told = told.and_then(|_| serde_json::from_str::<(Told, bool)>(&text).ok());
-    let Some((lease, take_terminal)) = told else {
+    let sent = lease.read_to_string(&mut text).ok();
+    let sent = sent.and_then(|_| serde_json::from_str::<(LeaseVariables, bool)>(&text).ok());
+    let Some((lease, take_terminal)) = sent else {
         // SAFETY: ends the copy without running anything of the original's.
         unsafe { libc::_exit(0) } // there will be no lease
     };
@@ -192,7 +192,7 @@ fn die_with(_: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// What the command leaves behind becomes our child, so that its end is heard of.
+/// Makes orphans of the command children of this process, which is notified of their end.
 pub(crate) fn adopt_orphans() {
     #[cfg(target_os = "linux")]
     // SAFETY: no pointers are involved. Where it is refused, orphans are init's, as ever.
@@ -256,7 +256,7 @@ pub(crate) fn forward_signals<E: Send + 'static>(
     thread::Builder::new().name("signals".into()).spawn(body).map(|_| ending)
 }
 
-/// Whether this process was started with a signal ignored.
+/// Checks whether this process was started with a signal ignored.
 fn is_ignored(signal: c_int) -> bool {
     // SAFETY: the structure is plain data, and only read into.
     unsafe {
@@ -266,9 +266,9 @@ fn is_ignored(signal: c_int) -> bool {
     }
 }
 
-/// Makes sure that the ends of children are told: whoever starts us with SIGCHLD ignored has the
-/// kernel forget them.
-pub(crate) fn hear_of_children() {
+/// Makes the kernel report the ends of children, also if this process was started with SIGCHLD
+/// ignored.
+pub(crate) fn enable_sigchld() {
     // SAFETY: no pointers are involved.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
@@ -290,7 +290,7 @@ pub(crate) fn parents_group() -> u32 {
     (if group > 0 { group } else { own() }).unsigned_abs()
 }
 
-/// Reaps every child from now on and tells of it, until there is none left.
+/// Reaps every child from now on and sends an event for it, until there is none left.
 ///
 /// Not before the command has been started: what could not be started is waited for there.
 pub(crate) fn reap(events: Sender<Event>) -> io::Result<()> {
@@ -329,17 +329,17 @@ pub(crate) fn reap_group(group: pid_t) {
     while unsafe { libc::waitpid(-group, ptr::null_mut(), libc::WNOHANG) } > 0 {}
 }
 
-/// Reaps the children of ours that have ended, up to one in a group that somebody else waits for.
+/// Reaps children that have ended, up to one in a group that another thread waits for.
 pub(crate) fn reap_strangers(is_waited_for: impl Fn(pid_t) -> bool) {
     loop {
         // SAFETY: all zeros is a valid value of it, and the call fills it in; it reaps nothing.
         let pid = unsafe {
-            let mut told: libc::siginfo_t = std::mem::zeroed();
+            let mut info: libc::siginfo_t = std::mem::zeroed();
             let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-            if libc::waitid(libc::P_ALL, 0, &mut told, how) != 0 {
+            if libc::waitid(libc::P_ALL, 0, &mut info, how) != 0 {
                 return;
             }
-            told.si_pid()
+            info.si_pid()
         };
         // SAFETY: no pointers are involved.
         if pid == 0 || is_waited_for(unsafe { libc::getpgid(pid) }) {

@@ -1,4 +1,4 @@
-//! Ends a process group before somebody else can be granted its lease: SIGTERM when that is near,
+//! Ends a process group before another holder can be granted its lease: SIGTERM when that is near,
 //! SIGKILL at the end.
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use litelease::{Loss, LossSignal};
 use super::child::signal_group;
 
 /// The main loop looks at the clock this often: after a suspend its alarm is late.
-pub(crate) const LONGEST_NAP: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Watches over the group of a command whose lease may be lost.
 pub(crate) struct Killer {
@@ -21,15 +21,14 @@ pub(crate) struct Killer {
 /// The end of a group whose lease is lost.
 struct Ending {
     kill_at: Instant,
-    /// Whether it must be over when our own trust window is: nobody else is known to have the name
-    /// yet.
+    /// It must be over when the trust window is: no other holder of the name is known yet.
     is_own_clock: bool,
     is_killed: bool,
 }
 
 impl Ending {
-    /// Whether it is time for SIGKILL, with so much trust left. The first clock does not count a
-    /// suspend, the second does.
+    /// Checks whether it is time for SIGKILL, with so much trust left. The first clock does not
+    /// count a suspend, the second does.
     fn is_due(&self, left: Duration) -> bool {
         Instant::now() >= self.kill_at || (self.is_own_clock && left.is_zero())
     }
@@ -46,7 +45,7 @@ impl Killer {
     }
 
     /// Does what is due now. Returns why the lease is lost when it begins to end the group.
-    pub(crate) fn look(&mut self, lease: &LossSignal) -> Option<Loss> {
+    pub(crate) fn poll(&mut self, lease: &LossSignal) -> Option<Loss> {
         let left = lease.trusted_for();
         match &mut self.ending {
             None if left <= self.grace => return Some(self.lost(lease)),
@@ -85,15 +84,15 @@ impl Killer {
     }
 
     /// Returns for how long nothing needs to be done, unless something happens.
-    pub(crate) fn nap(&self, lease: &LossSignal) -> Duration {
+    pub(crate) fn idle_time(&self, lease: &LossSignal) -> Duration {
         let next = match &self.ending {
             None => lease.trusted_for().saturating_sub(self.grace),
             Some(ending) if !ending.is_killed => {
                 ending.kill_at.saturating_duration_since(Instant::now())
             }
-            Some(_) => LONGEST_NAP,
+            Some(_) => LONGEST_WAIT,
         };
-        next.min(LONGEST_NAP)
+        next.min(LONGEST_WAIT)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::Common;
 use crate::duration::{parse, parse_positive, shown};
 use crate::exit::{Failure, Result};
 use crate::output::printable;
-use crate::target::{Ask, Target};
+use crate::target::{HoldRequest, Target};
 use crate::waiting::while_waiting;
 
 /// Run a command under a lease, so that only one runs at a time
@@ -122,7 +122,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let (progress_within, max_time) = (*progress_within, *max_time);
     let (name, value) = (name.clone(), value.clone());
     let cancel = Cancel::default();
-    let ask = Ask { name, ttl, wait, group: 0, value, progress_within, max_time, slots, cancel };
+    let wanted =
+        HoldRequest { name, ttl, wait, group: 0, value, progress_within, max_time, slots, cancel };
     let task = Task {
         name: args.name.clone(),
         conflict_exit_code: args.conflict_exit_code,
@@ -130,16 +131,16 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         on_lost: args.on_lost,
         command: args.command,
         variables: place.variables(),
-        has_progress_pipe: progress_within.is_some() && !place.stores_limits(&ask),
+        has_progress_pipe: progress_within.is_some() && !place.stores_limits(&wanted),
     };
-    let teller = common.clone();
+    let waiting = common.clone();
     let take = move |group, cancel| {
-        let ask = Ask { group, cancel, ..ask };
-        match ask.slots {
-            Some(_) => place.hold(&ask),
-            None => while_waiting(&teller, &ask.name, || {
-                nesting::check(&place, &ask.name)?;
-                place.hold(&ask)
+        let wanted = HoldRequest { group, cancel, ..wanted };
+        match wanted.slots {
+            Some(_) => place.hold(&wanted),
+            None => while_waiting(&waiting, &wanted.name, || {
+                nesting::check(&place, &wanted.name)?;
+                place.hold(&wanted)
             }),
         }
     };

@@ -34,7 +34,7 @@ impl Sentinel {
     /// Has it kill this group if we die. Call this before the group can start anything; a copy of
     /// ours may call it, too, between fork and exec.
     pub(crate) fn watch_over(&self, group: pid_t) -> std::io::Result<()> {
-        // A write of four bytes is one piece, whoever else writes.
+        // A write of four bytes is one piece, also if other threads write.
         (&self.line).write_all(&group.to_ne_bytes())
     }
 

@@ -12,7 +12,7 @@ use signal_hook::consts::SIGTSTP;
 use super::super::command_line::CommandLine;
 use super::super::nesting;
 use super::child::{self, Change, Ending, Prepared};
-use super::killer::{Killer, LONGEST_NAP};
+use super::killer::{Killer, LONGEST_WAIT};
 use super::progress_pipe::{PROGRESS, ProgressPipe};
 use super::sentinel::Sentinel;
 use super::terminal::Terminal;
@@ -25,19 +25,19 @@ use crate::target::{Tenure, Variable};
 pub(crate) enum Event {
     /// The waiting is over, one way or the other.
     Held(Result<Tenure>),
-    /// Somebody wants us to stop.
+    /// A signal to pass on to the command.
     Signal(c_int),
     /// A child of ours ended or paused.
     Child(pid_t, Change),
     /// The lease is lost.
     Lost,
-    /// Somebody asks for the lease.
+    /// Another process asks for the lease.
     Requested(HandoverRequest),
     /// The command has noted progress.
     Progress,
 }
 
-/// What to run, and under what.
+/// A command to run, and its options.
 pub(crate) struct Task {
     /// The name or the pool, for messages.
     pub(crate) name: String,
@@ -45,7 +45,7 @@ pub(crate) struct Task {
     pub(crate) grace: Duration,
     pub(crate) on_lost: Option<String>,
     pub(crate) command: CommandLine,
-    /// What the command finds in its environment, besides its lease.
+    /// Variables of the environment, besides those of the lease.
     pub(crate) variables: Vec<Variable>,
     /// The command notes progress to the hold, and not where its lease is.
     pub(crate) has_progress_pipe: bool,
@@ -59,7 +59,7 @@ pub(crate) type Take = Box<dyn FnOnce(u32, Cancel) -> Result<Tenure> + Send>;
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
-    child::hear_of_children();
+    child::enable_sigchld();
     let sentinel = Sentinel::post()?;
     let prepared = Prepared::fork(&task.command, &task.variables, &sentinel)?;
     let (sender, events) = channel();
@@ -87,7 +87,7 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common, cancel: &Cancel) ->
             Ok(Event::Held(Ok(held))) => return Ok(Waited::Held(held)),
             Ok(Event::Held(Err(failure))) if failure.code == code::NO => {
                 if common.json || !common.quiet {
-                    failure.tell(common.json);
+                    failure.print(common.json);
                 }
                 return Ok(Waited::Busy);
             }
@@ -110,7 +110,7 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common, cancel: &Cancel) ->
 fn wait_on_thread(take: Take, group: pid_t, cancel: Cancel, events: Sender<Event>) -> Result<()> {
     let body = move || {
         let held = take(group.unsigned_abs(), cancel);
-        // Nobody listens any more if a signal came first: then it is released again.
+        // If a signal came first, the receiver is gone, and the lease is released again.
         let _ = events.send(Event::Held(held));
     };
     thread::Builder::new().name("wait".into()).spawn(body)?;
@@ -131,8 +131,8 @@ struct Session {
     /// How the command itself ended.
     ended: Option<u8>,
     killer: Killer,
-    /// Somebody who does not read what we say must not keep us from what we do.
-    telling: Option<JoinHandle<()>>,
+    /// On a thread: a reader of standard error that is stuck must not delay the kill.
+    loss_report: Option<JoinHandle<()>>,
     hook: Option<pid_t>,
     _progress: Option<ProgressPipe>,
 }
@@ -181,7 +181,7 @@ impl Session {
         });
         child::reap(events)?;
         let killer = Killer::new(group, task.grace);
-        let (ended, telling, hook) = (None, None, None);
+        let (ended, loss_report, hook) = (None, None, None);
         Ok(Session {
             task,
             as_json,
@@ -193,7 +193,7 @@ impl Session {
             terminal,
             ended,
             killer,
-            telling,
+            loss_report,
             hook,
             _progress: progress,
         })
@@ -202,11 +202,11 @@ impl Session {
     /// Runs until the group and the hook have ended.
     fn run(mut self, events: &Receiver<Event>, ending: &Ending) -> Result<u8> {
         while !self.is_over() {
-            self.keep_the_promise();
-            match events.recv_timeout(self.nap()) {
+            self.enforce_deadline();
+            match events.recv_timeout(self.idle_time()) {
                 Ok(Event::Signal(signal)) => self.pass_on(signal),
                 Ok(Event::Child(pid, change)) => self.note(pid, change),
-                Ok(Event::Requested(request)) => self.tell_of(&request),
+                Ok(Event::Requested(request)) => self.report_request(&request),
                 // If it is lost, the killer knows.
                 Ok(Event::Progress) => _ = self.tenure.held.progress(),
                 Ok(Event::Lost | Event::Held(_)) | Err(RecvTimeoutError::Timeout) => {}
@@ -216,7 +216,7 @@ impl Session {
         self.terminal.take_back();
         self.sentinel.dismiss();
         if self.killer.has_begun() {
-            self.telling.iter().for_each(give_time);
+            self.loss_report.iter().for_each(join_briefly);
             return Ok(code::LOST);
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
@@ -225,11 +225,11 @@ impl Session {
         match self.tenure.release() {
             Err(loss) if loss.may_pass() => {
                 let text = format!("{name} could not be released and ends by itself: {loss}");
-                Failure::failed("NotReleased", text).tell(self.as_json);
+                Failure::failed("NotReleased", text).print(self.as_json);
             }
             Err(loss) => {
                 let text = format!("lost the lease on {name}: {loss}");
-                Failure::failed("Lost", text).tell(self.as_json);
+                Failure::failed("Lost", text).print(self.as_json);
             }
             Ok(()) => {}
         }
@@ -240,46 +240,44 @@ impl Session {
         self.ended.is_some() && self.hook.is_none() && self.processes.has_ended()
     }
 
-    /// No overlap with a successor: ends the group before somebody else can be granted the name.
-    fn keep_the_promise(&mut self) {
-        if let Some(reason) = self.killer.look(&self.tenure.held.lost()) {
-            self.telling = self.tell(&reason);
+    /// Ends the group before another holder can be granted the name.
+    fn enforce_deadline(&mut self) {
+        if let Some(reason) = self.killer.poll(&self.tenure.held.lost()) {
+            let text = format!("lost the lease on {}: {reason}", printable(&self.task.name));
+            self.loss_report = self.report(code::LOST, "Lost", text);
             self.start_hook(&reason);
-            self.killer.look(&self.tenure.held.lost());
+            self.killer.poll(&self.tenure.held.lost());
         }
     }
 
-    fn tell(&self, reason: &Loss) -> Option<JoinHandle<()>> {
-        let (name, as_json) = (printable(&self.task.name), self.as_json);
-        let text = format!("lost the lease on {name}: {reason}");
-        let tell = move || Failure::new(code::LOST, "Lost", text).tell(as_json);
-        thread::Builder::new().name("tell".into()).spawn(tell).ok()
+    fn report(&self, code: u8, kind: &'static str, text: String) -> Option<JoinHandle<()>> {
+        let as_json = self.as_json;
+        let print = move || Failure::new(code, kind, text).print(as_json);
+        thread::Builder::new().name("report".into()).spawn(print).ok()
     }
 
-    /// Somebody asks for the lease: the command may end early, and is ended when renewals have been
-    /// refused for too long.
-    fn tell_of(&self, request: &HandoverRequest) {
+    /// Reports that another process asks for the lease. The command may end early, and is ended
+    /// when renewals have been refused for too long.
+    fn report_request(&self, request: &HandoverRequest) {
         let (name, who) = (printable(&self.task.name), output::owner(&request.requester));
         let left = output::time_left(request.until_ms);
         let text = format!("{name} is requested by {who}: it is renewed for {left} more");
-        let as_json = self.as_json;
-        let tell = move || Failure::new(code::OK, "Requested", text).tell(as_json);
-        let _ = thread::Builder::new().name("tell".into()).spawn(tell);
+        self.report(code::OK, "Requested", text);
     }
 
     fn start_hook(&mut self, reason: &Loss) {
         let Some(hook) = self.task.on_lost.take() else { return };
         match child::start_hook(&hook, &self.task.variables, &self.lease, &reason.to_string()) {
             Ok(pid) => self.hook = Some(pid),
-            Err(error) => Failure::failed("Hook", format!("--on-lost: {error}")).tell(self.as_json),
+            Err(why) => Failure::failed("Hook", format!("--on-lost: {why}")).print(self.as_json),
         }
     }
 
-    /// Until when nothing needs to be done, unless something happens.
-    fn nap(&self) -> Duration {
+    /// Returns for how long nothing needs to be done, unless something happens.
+    fn idle_time(&self) -> Duration {
         // A group may lose its last member without any child of ours ending.
-        let longest = if self.ended.is_some() { Duration::from_millis(50) } else { LONGEST_NAP };
-        self.killer.nap(&self.tenure.held.lost()).min(longest)
+        let longest = if self.ended.is_some() { Duration::from_millis(50) } else { LONGEST_WAIT };
+        self.killer.idle_time(&self.tenure.held.lost()).min(longest)
     }
 
     fn pass_on(&mut self, signal: c_int) {
@@ -302,9 +300,9 @@ impl Session {
         }
     }
 
-    /// The command was stopped. If it wants the terminal it may have it; if somebody pressed
-    /// Ctrl-Z, we stop, too, so that their shell has its turn. Nobody renews then: when we go on,
-    /// the clock decides.
+    /// Handles a stop of the command. If it wants the terminal it may have it. After Ctrl-Z this
+    /// process stops, too, so that the shell has its turn. It does not renew then: afterwards the
+    /// clock decides.
     fn stopped(&mut self, signal: c_int) {
         if matches!(signal, libc::SIGTTIN | libc::SIGTTOU) && self.terminal.lend(self.group) {
             return child::signal_group(self.group, libc::SIGCONT);
@@ -321,10 +319,10 @@ impl Session {
     }
 }
 
-/// Waits a moment for what is being said. Somebody who does not read it must not keep us for ever.
-fn give_time(telling: &JoinHandle<()>) {
+/// Waits for the report for a moment: a reader that is stuck must not delay the end for ever.
+fn join_briefly(loss_report: &JoinHandle<()>) {
     let begin = Instant::now();
-    while !telling.is_finished() && begin.elapsed() < Duration::from_secs(1) {
+    while !loss_report.is_finished() && begin.elapsed() < Duration::from_secs(1) {
         thread::sleep(Duration::from_millis(5));
     }
 }

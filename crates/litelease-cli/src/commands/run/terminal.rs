@@ -14,7 +14,7 @@ impl Terminal {
         Terminal { is_lent: false }
     }
 
-    /// Whether the command should get the terminal from the start: somebody sits at it and it is
+    /// Checks whether the command should get the terminal from the start: it is interactive, and
     /// ours to lend. In a pipeline it is not only ours.
     pub(crate) fn is_interactive() -> bool {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && is_foreground()

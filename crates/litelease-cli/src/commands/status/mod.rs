@@ -72,8 +72,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     Ok(code::OK)
 }
 
-/// Says that nobody has what was asked for, and in which file: another user or another `--db` has
-/// another one.
+/// Returns the message that the names are free, and in which file: another user or another `--db`
+/// has another one.
 fn nobody(names: &[String], place: &Target) -> Result<String> {
     let names_shown = || names.iter().map(|name| printable(name)).collect::<Vec<_>>().join(" or ");
     let what = match names {
@@ -154,10 +154,9 @@ fn table(first: &str, listed: &[LeaseRow], now_ms: i64) -> String {
                 let since_ms = Identity::parse(who).and_then(|who| who.since_ms());
                 let held = since_ms.map_or("-".into(), |since_ms| shown(now_ms - since_ms));
                 let left = if *expiry == KEPT { "kept".into() } else { time_left(*expiry) };
-                let (user, command) = Holder::of(who).map_or(("-".into(), "-".into()), |holder| {
-                    let command = holder.line();
-                    (holder.user, command)
-                });
+                let holder = Holder::find(who);
+                let command = holder.as_ref().map_or("-".into(), Holder::line);
+                let user = holder.map_or("-".into(), |holder| holder.user);
                 table.add_row([
                     name,
                     Cell::new(cut(owner(who))),

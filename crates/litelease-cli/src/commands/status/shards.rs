@@ -32,7 +32,7 @@ struct Shard {
     /// Owner and expiry, if it is live.
     lease: Option<(String, i64)>,
     token: Option<i64>,
-    /// Who asks for it, and until when the owner may drain.
+    /// The requester, and until when the owner may drain.
     request: Option<(String, i64)>,
     checkpoint: Option<Stored>,
 }

@@ -22,7 +22,7 @@ pub(super) struct ItemCommand {
     /// Its process, whose number is the group's.
     pub(super) group: pid_t,
     processes: ProcessGroup,
-    /// Tells whether the item is lost.
+    /// Signals the loss of the item.
     pub(super) lease: LossSignal,
     killer: Mutex<Killer>,
 }
@@ -70,7 +70,7 @@ impl ItemCommand {
 
     /// Waits until the command and everything in its group have ended. Returns how the command did.
     pub(super) fn wait(&self) -> Change {
-        // If somebody else has reaped it, nobody knows.
+        // If another thread has reaped it, its end is unknown.
         let ended = child::wait(self.group).unwrap_or(Change::Killed(0));
         let mut nap = Duration::from_millis(1);
         while !self.have_all_ended() {
@@ -92,7 +92,7 @@ impl ItemCommand {
     }
 }
 
-/// Writes the body to the command. One that does not read it all is nobody's concern.
+/// Writes the body to the command, which need not read it all.
 fn feed(mut input: ChildStdin, body: Vec<u8>) -> io::Result<()> {
     let fits = body.len() <= PIPE;
     let mut write = move || drop(input.write_all(&body));
@@ -100,6 +100,6 @@ fn feed(mut input: ChildStdin, body: Vec<u8>) -> io::Result<()> {
         write();
         return Ok(());
     }
-    // A long body is written beside: the command may end while somebody else keeps the pipe open.
+    // A long body is written on a thread: another process may keep the pipe open after the command.
     thread::Builder::new().name("feeder".into()).spawn(write).map(drop)
 }

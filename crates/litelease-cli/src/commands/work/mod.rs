@@ -1,8 +1,8 @@
 //! `litelease work`: a command for each item of a queue.
 
 mod command;
+mod progress_line;
 mod session;
-mod teller;
 
 use std::time::Duration;
 

@@ -2,7 +2,6 @@
 //! everything that can happen ends those whose item is lost.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -14,11 +13,11 @@ use litelease_hold::WorkOptions;
 use serde_json::json;
 
 use super::super::run::child::{self, Change, forward_signals, signal_group};
-use super::super::run::killer::LONGEST_NAP;
+use super::super::run::killer::LONGEST_WAIT;
 use super::super::run::sentinel::Sentinel;
 use super::Args;
 use super::command::ItemCommand;
-use super::teller;
+use super::progress_line;
 use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{complain, printable};
@@ -27,7 +26,7 @@ use crate::target::queues::{Options, Queues, WorkItem, Worker};
 
 /// Something that has happened.
 enum Event {
-    /// Somebody wants us to stop.
+    /// A signal to stop or to end.
     Signal(c_int),
     /// A command was started.
     Started,
@@ -35,7 +34,7 @@ enum Event {
     Over(Result<WorkerCounts>),
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Session {
     args: Args,
     common: Common,
@@ -43,37 +42,21 @@ struct Session {
     sentinel: &'static Sentinel,
     worker: Worker,
     state: Mutex<State>,
-    /// How many threads tell of a loss.
-    telling: Arc<AtomicUsize>,
+    /// A clone for each thread that reports a loss.
+    reports: Arc<()>,
 }
 
-/// A thread that tells of a loss, until it is dropped.
-struct Telling(Arc<AtomicUsize>);
-
-impl Telling {
-    fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, SeqCst);
-        Telling(count.clone())
-    }
-}
-
-impl Drop for Telling {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
-}
-
-/// How long the process waits at its end for those who are told of a loss.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the process waits at its end for reports of losses.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct State {
     /// How many commands are being started.
     starting: usize,
     commands: Vec<Arc<ItemCommand>>,
-    /// Somebody wants us to receive nothing more.
+    /// An operator wants the worker to receive nothing more.
     is_draining: bool,
-    /// Somebody wants the commands to end, too.
+    /// An operator wants the commands to end, too.
     is_ending: bool,
     /// How the last command ended, for `--once`.
     last: Option<u8>,
@@ -84,20 +67,20 @@ struct State {
 pub(super) fn run(args: Args, common: &Common) -> Result<u8> {
     let place = Queues::open(common)?;
     let variables = place.variables();
-    child::hear_of_children();
+    child::enable_sigchld();
     // There is one thread. It is needed until the process ends, which it learns from that.
     let sentinel: &'static Sentinel = Box::leak(Box::new(Sentinel::post()?));
     let worker = place.worker(&args.queue, options(&args, common))?;
     child::adopt_orphans();
     let (sender, events) = channel();
     forward_signals(sender.clone(), Event::Signal)?;
-    let (common, state, telling) = (common.clone(), Mutex::default(), Arc::default());
-    let session = Arc::new(Session { args, common, variables, sentinel, worker, state, telling });
-    teller::start(&session.common, place, &session.args.queue, session.worker.clone());
+    let (common, state, reports) = (common.clone(), Mutex::default(), Arc::default());
+    let session = Arc::new(Session { args, common, variables, sentinel, worker, state, reports });
+    progress_line::start(&session.common, place, &session.args.queue, session.worker.clone());
     session.clone().start(sender)?;
     let counts = loop {
-        session.keep_the_promise();
-        match events.recv_timeout(session.nap()) {
+        session.enforce_deadline();
+        match events.recv_timeout(session.idle_time()) {
             Ok(Event::Signal(libc::SIGTSTP)) => session.pause(),
             Ok(Event::Signal(_)) => session.drain(),
             Ok(Event::Over(result)) => break result,
@@ -111,13 +94,13 @@ pub(super) fn run(args: Args, common: &Common) -> Result<u8> {
 }
 
 fn options(args: &Args, common: &Common) -> Options {
-    let last_told = Mutex::new(String::new());
+    let last_reported = Mutex::new(String::new());
     let (as_json, queue) = (common.json, printable(&args.queue));
     let on_trouble = move |kind: &'static str, error: &str| {
         let text = format!("{queue}: trying again: {error}");
-        let mut last = last_told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = last_reported.lock().unwrap_or_else(PoisonError::into_inner);
         if *last != text {
-            Failure::failed(kind, &text).tell(as_json);
+            Failure::failed(kind, &text).print(as_json);
             *last = text;
         }
     };
@@ -137,7 +120,7 @@ impl Session {
     fn start(self: Arc<Self>, events: Sender<Event>) -> Result<()> {
         let body = move || {
             let result = self.worker.run(&|item| self.handle(item, &events));
-            // Nobody listens any more if the loop has failed.
+            // The main loop may have failed, and then the receiver is gone.
             let _ = events.send(Event::Over(result));
         };
         thread::Builder::new().name("work".into()).spawn(body)?;
@@ -154,7 +137,7 @@ impl Session {
             Ok(command) => command,
             Err(error) => return Err(self.not_started(item, &error)),
         };
-        // Nobody listens any more if the loop has failed.
+        // The main loop may have failed, and then the receiver is gone.
         let _ = events.send(Event::Started);
         let change = command.wait();
         self.sentinel.forget(command.group);
@@ -232,39 +215,40 @@ impl Session {
         }
     }
 
-    /// No overlap with a successor: ends the groups whose items others may get soon.
-    fn keep_the_promise(&self) {
+    /// Ends the groups whose items other workers may receive soon.
+    fn enforce_deadline(&self) {
         for command in self.commands() {
             let mut killer = command.killer();
-            if let Some(reason) = killer.look(&command.lease) {
+            if let Some(reason) = killer.poll(&command.lease) {
                 let (queue, as_json) = (printable(&self.args.queue), self.common.json);
                 let text = format!("{queue}: lost the item of process {}: {reason}", command.group);
-                // Somebody who does not read what we say must not keep us from what we do.
-                let telling = Telling::begin(&self.telling);
-                let tell = move || {
-                    Failure::new(code::LOST, "Lost", text).tell(as_json);
-                    drop(telling);
+                // On a thread: a reader of standard error that is stuck must not delay the kill.
+                let report = self.reports.clone();
+                let print = move || {
+                    Failure::new(code::LOST, "Lost", text).print(as_json);
+                    drop(report);
                 };
-                let _ = thread::Builder::new().name("tell".into()).spawn(tell);
-                killer.look(&command.lease);
+                let _ = thread::Builder::new().name("report".into()).spawn(print);
+                killer.poll(&command.lease);
             }
         }
     }
 
     /// Returns for how long nothing needs to be done, unless something happens.
-    fn nap(&self) -> Duration {
-        let naps = self.commands().into_iter().map(|command| command.killer().nap(&command.lease));
-        naps.min().unwrap_or(LONGEST_NAP)
+    fn idle_time(&self) -> Duration {
+        let commands = self.commands().into_iter();
+        let times = commands.map(|command| command.killer().idle_time(&command.lease));
+        times.min().unwrap_or(LONGEST_WAIT)
     }
 
-    /// Somebody pressed Ctrl-Z: we stop with our commands. Nobody extends then: when we go on, the
+    /// Stops with the commands after Ctrl-Z. Deliveries are not extended meanwhile: afterwards the
     /// clock decides.
     fn pause(&self) {
         for command in self.commands() {
             signal_group(command.group, libc::SIGSTOP);
         }
         child::stop_self();
-        self.keep_the_promise();
+        self.enforce_deadline();
         for command in self.commands().iter().filter(|command| !command.killer().has_begun()) {
             signal_group(command.group, libc::SIGCONT);
         }
@@ -293,7 +277,7 @@ impl Session {
 
     fn end(&self, counts: Result<WorkerCounts>) -> Result<u8> {
         let begin = Instant::now();
-        while self.telling.load(SeqCst) > 0 && begin.elapsed() < LAST_WORDS {
+        while Arc::strong_count(&self.reports) > 1 && begin.elapsed() < FLUSH_TIMEOUT {
             thread::sleep(Duration::from_millis(2));
         }
         let (failure, last) = {
@@ -304,7 +288,7 @@ impl Session {
             return Err(failure);
         }
         let counts = counts?;
-        teller::sum_up(&self.common, &self.args.queue, counts)?;
+        progress_line::sum_up(&self.common, &self.args.queue, counts)?;
         Ok(match last {
             _ if !self.args.once => code::OK,
             _ if counts.lost > 0 => code::LOST,

@@ -62,14 +62,14 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         Err(error @ LockError::Timeout { .. }) => {
             if common.json || !common.quiet {
                 let failure = Failure::new(args.conflict_exit_code, "Timeout", error);
-                failure.because_of(status::holder(&lock)).tell(common.json);
+                failure.because_of(status::holder(&lock)).print(common.json);
             }
             return Ok(args.conflict_exit_code);
         }
         held => held?,
     };
     if let Some(failure) = database::not_wal(common)? {
-        failure.tell(common.json);
+        failure.print(common.json);
     }
     held.share_with_children()?;
     // From here on this process is the command, and holds the lock until it ends.
@@ -77,8 +77,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     Err(args.command.not_started(&error))
 }
 
-/// The lock of the database that is meant. It must be named: the user's own file of leases is
-/// nobody's to bulk-write.
+/// Returns the lock of the database. It must be named: the user's own file of leases is not for
+/// bulk writes.
 fn lock_of(common: &Common) -> Result<WriteLock> {
     if common.db.as_ref().is_none_or(|path| path.as_os_str().is_empty()) {
         return Err(Failure::usage("the database is missing: name it with --db FILE"));

@@ -31,7 +31,7 @@ pub(super) fn show(lock: &WriteLock, common: &Common) -> Result<u8> {
     Ok(code)
 }
 
-/// Who holds a lock, as JSON.
+/// Returns the holder of a lock as JSON.
 fn entry(state: &LockState) -> Value {
     match state {
         LockState::Free => Value::Null,
@@ -44,7 +44,7 @@ fn entry(state: &LockState) -> Value {
     }
 }
 
-/// The lock and who holds it, as JSON for somebody who did not get it.
+/// Returns the lock and its holder as JSON, for a caller that did not get it.
 pub(super) fn holder(lock: &WriteLock) -> Value {
     let holder = lock.state().map_or(Value::Null, |state| entry(&state));
     json!({ "lock": lock.path().display().to_string(), "holder": holder })

@@ -1,7 +1,7 @@
 -- The verbs as functions, for the caller's transaction in any language. They are the rule of `litelease-core` once
 -- more; a test compares both on every small state. `{s}` is the schema, quoted; `{clock}` is the clock in milliseconds.
 --
--- Locks are taken in one order: the mark, then the row.
+-- Locks are taken in one order: the floor, then the row.
 
 -- Checks what was asked before anything is read.
 CREATE OR REPLACE FUNCTION {s}.check_ask(name text, owner text, ttl_ms bigint) RETURNS void LANGUAGE plpgsql
@@ -32,39 +32,39 @@ BEGIN
   RETURN ttl_ms + now_ms;
 END $litelease$;
 
--- Begins an epoch if the server is not the one that the mark was recorded in, as the verbs of an engine do before they
+-- Begins an epoch if the server is not the one that the floor was recorded in, as the verbs of an engine do before they
 -- decide anything: every lease gets its whole ttl again, and the floor goes up. Also raises a synchronous_commit that
 -- could lose the grant in a crash.
 CREATE OR REPLACE FUNCTION {s}.begin_verb(now_ms bigint) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $litelease$
 DECLARE
   ours bigint := {s}.incarnation();
-  mark {s}.meta;
+  recorded {s}.meta;
 BEGIN
   IF current_setting('synchronous_commit') IN ('off', 'local') THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
-  SELECT * INTO STRICT mark FROM {s}.meta m;
-  IF mark.format > {format} THEN
+  SELECT * INTO STRICT recorded FROM {s}.meta m;
+  IF recorded.format > {format} THEN
     RAISE feature_not_supported USING MESSAGE = format('a newer Litelease has written here (format %s, these '
-      'functions know {format}): update this program', mark.format), DETAIL = 'NewerFormat';
+      'functions know {format}): update this program', recorded.format), DETAIL = 'NewerFormat';
   END IF;
-  IF mark.boot IN (0, ours) THEN RETURN; END IF;
-  SELECT * INTO STRICT mark FROM {s}.meta m FOR UPDATE;
-  IF mark.boot IN (0, ours) THEN RETURN; END IF;
+  IF recorded.boot IN (0, ours) THEN RETURN; END IF;
+  SELECT * INTO STRICT recorded FROM {s}.meta m FOR UPDATE;
+  IF recorded.boot IN (0, ours) THEN RETURN; END IF;
   UPDATE {s}.resources r SET updated_at_ms = coalesce(now_ms, {clock}), lease_expires_at_ms =
     least(9223372036854775807, coalesce(now_ms, {clock})::numeric + r.lease_expires_at_ms - r.updated_at_ms)
     WHERE r.owner IS NOT NULL;
   -- Where nothing is granted any more, nothing can have been lost.
-  IF mark.floor < 9223372036854775807 THEN
-    IF mark.floor >> 32 >= 2147483647 THEN PERFORM {s}.next_token(9223372036854775807, 0); END IF;
-    mark.floor := ((mark.floor >> 32) + 1) << 32;
+  IF recorded.floor < 9223372036854775807 THEN
+    IF recorded.floor >> 32 >= 2147483647 THEN PERFORM {s}.next_token(9223372036854775807, 0); END IF;
+    recorded.floor := ((recorded.floor >> 32) + 1) << 32;
   END IF;
-  UPDATE {s}.meta m SET floor = mark.floor, boot = ours;
+  UPDATE {s}.meta m SET floor = recorded.floor, boot = ours;
 END $litelease$;
 
--- Holds the mark until the transaction ends: `raise` and `purge` wait, so no token comes back. Returns the floor. If the
--- token after `newest` is in another epoch, the mark will be changed, and is held alone from the start: two transactions
+-- Holds the floor until the transaction ends: `raise` and `purge` wait, so no token comes back. Returns the floor. If the
+-- token after `newest` is in another epoch, the floor will be changed, and is held alone from the start: two transactions
 -- that hold it together would wait for each other then.
 CREATE OR REPLACE FUNCTION {s}.hold_floor(newest bigint) RETURNS bigint LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $litelease$
@@ -92,7 +92,7 @@ BEGIN
 END $litelease$;
 
 -- Stores a row in place of `seen`, whose name is NULL if the name had no row. Returns false and stores nothing if the row
--- has changed since: in READ COMMITTED each statement sees what others have committed meanwhile. The mark's epoch is
+-- has changed since: in READ COMMITTED each statement sees what others have committed meanwhile. The floor's epoch is
 -- never below that of a token.
 CREATE OR REPLACE FUNCTION {s}.put(seen {s}.resources, name text, owner text, token bigint, until_ms bigint,
   now_ms bigint) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $litelease$
@@ -147,7 +147,7 @@ BEGIN
 END $litelease$;
 
 -- Returns the row of a live lease that is exactly this one, locked until the transaction ends: for its owner, or for
--- anybody if that is NULL; and with this token, or with any.
+-- any owner if that is NULL; and with this token, or with any.
 CREATE OR REPLACE FUNCTION {s}.live(name text, owner text, token bigint, now_ms bigint, is_grant boolean)
 RETURNS {s}.resources LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $litelease$
 #variable_conflict use_column
@@ -157,7 +157,7 @@ BEGIN
   PERFORM {s}.begin_verb(live.now_ms);
   FOR turn IN 1 .. 2 LOOP
     IF turn = 1 THEN
-      -- What is rejected anyway waits for nobody.
+      -- What is rejected anyway does not wait.
       SELECT * INTO seen FROM {s}.resources r WHERE r.name = live.name;
     ELSIF is_grant THEN
       PERFORM {s}.hold_floor(seen.token);
@@ -234,7 +234,7 @@ BEGIN
   RETURN new_token;
 END $litelease$;
 
--- Ends anybody's live lease, for operators, and raises the token. Returns the token that it ended, or NULL.
+-- Ends any holder's live lease, for operators, and raises the token. Returns the token that it ended, or NULL.
 CREATE OR REPLACE FUNCTION {s}.break(name text, now_ms bigint DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $litelease$
 DECLARE
@@ -246,7 +246,7 @@ BEGIN
   seen := {s}.live(break.name, NULL, NULL, now_ms, true);
   IF seen.name IS NULL THEN RETURN NULL; END IF;
   floor := {s}.hold_floor(seen.token);
-  -- Where nothing is granted any more, the largest token is still there, for nobody.
+  -- Where nothing is granted any more, the largest token is still there, and is never granted.
   new_token := CASE WHEN floor = 9223372036854775807 AND seen.token < floor THEN floor
     ELSE {s}.next_token(seen.token, floor) END;
   PERFORM {s}.put(seen, seen.name, NULL, new_token, NULL, coalesce(now_ms, {clock})),
@@ -254,7 +254,7 @@ BEGIN
   RETURN seen.token;
 END $litelease$;
 
--- Returns who has the name, if anybody does.
+-- Returns the owner of the name, if it is leased.
 CREATE OR REPLACE FUNCTION {s}.owner(name text, now_ms bigint DEFAULT NULL) RETURNS text LANGUAGE sql
 SET search_path = pg_catalog, pg_temp AS $litelease$
   SELECT {s}.begin_verb($2);

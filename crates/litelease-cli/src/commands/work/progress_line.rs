@@ -16,15 +16,15 @@ use crate::target::queues::{Queues, Worker};
 /// The least time between two lines.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// Prints a line now and then if standard error is a terminal and `--quiet` was not given. Nobody
-/// waits for its end: the terminal may be stopped.
+/// Prints a line now and then if standard error is a terminal and `--quiet` was not given. The
+/// thread is not joined: the terminal may be stopped.
 pub(super) fn start(common: &Common, place: Queues, queue: &str, worker: Worker) {
     if !is_wanted(common) {
         return;
     }
     let queue = queue.to_owned();
-    let tell = move || tell(&place, &queue, &worker);
-    let _ = thread::Builder::new().name("teller".into()).spawn(tell);
+    let print = move || print_lines(&place, &queue, &worker);
+    let _ = thread::Builder::new().name("progress".into()).spawn(print);
 }
 
 /// Prints what was done in all.
@@ -45,8 +45,8 @@ fn is_wanted(common: &Common) -> bool {
     !common.quiet && !common.json && std::io::stderr().is_terminal()
 }
 
-fn tell(place: &Queues, queue: &str, worker: &Worker) {
-    let (mut last, mut last_look, mut told) = (WorkerCounts::default(), Instant::now(), None);
+fn print_lines(place: &Queues, queue: &str, worker: &Worker) {
+    let (mut last, mut last_read, mut reported) = (WorkerCounts::default(), Instant::now(), None);
     let mut pause = PAUSE;
     loop {
         thread::sleep(pause);
@@ -56,11 +56,11 @@ fn tell(place: &Queues, queue: &str, worker: &Worker) {
         // Counting a long queue takes time, of which it may have a twentieth.
         pause = PAUSE.max(begin.elapsed() * 20);
         let counts = worker.counts();
-        let rate = (counts.done - last.done) as f64 / last_look.elapsed().as_secs_f64();
-        (last, last_look) = (counts, Instant::now());
+        let rate = (counts.done - last.done) as f64 / last_read.elapsed().as_secs_f64();
+        (last, last_read) = (counts, Instant::now());
         let key = (counts, info.visible, info.delayed, info.dead);
-        if told != Some(key) {
-            told = Some(key);
+        if reported != Some(key) {
+            reported = Some(key);
             let (queue, stand) = (printable(queue), stand(&info));
             let counts = in_words(counts);
             complain(&format!("litelease: {queue}: {stand}; {counts}; {rate:.1} per second"));

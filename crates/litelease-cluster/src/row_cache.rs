@@ -1,4 +1,4 @@
-//! What a handle remembers between verbs: since when it has seen each row, and the rows it wrote
+//! The cache of a handle between verbs: since when it has seen each row, and the rows that it wrote
 //! last.
 //!
 //! Forgetting any of it is always safe: a lease then seems to end later, or a verb loads once more.
@@ -11,18 +11,20 @@ use crate::engine::Loaded;
 /// How many names are remembered. Beyond that all are forgotten.
 const MOST: usize = 100_000;
 
-/// What a handle remembers.
+/// Caches what a handle knows of rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Recall {
-    sightings: BTreeMap<String, Sighting>,
+pub struct RowCache {
+    first_seen: BTreeMap<String, FirstSeen>,
     known: BTreeMap<String, Known>,
 }
 
-/// Since when a row was seen unchanged.
+/// The version of a row, and the incarnation of the engine that it is from.
+pub(crate) type Version = (i64, i64);
+
+/// The first sight of a row in its present version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Sighting {
-    version: i64,
-    boot: i64,
+pub(crate) struct FirstSeen {
+    version: Version,
     /// After the answer that showed it first, on the clock that counts suspend.
     pub(crate) since: Duration,
     /// A moment before this handle has written it, if it has: then it knows the age of the row
@@ -38,12 +40,12 @@ pub(crate) struct Known {
     pub(crate) at: Duration,
 }
 
-impl Recall {
+impl RowCache {
     /// Returns since when a row is seen in this version; from now on if it was not.
-    pub(crate) fn sight(&mut self, name: &str, version: i64, boot: i64, now: Duration) -> Sighting {
-        match self.sightings.get(name) {
-            Some(sighting) if sighting.version == version && sighting.boot == boot => *sighting,
-            _ => self.begin(name, version, boot, now, None),
+    pub(crate) fn first_seen(&mut self, name: &str, version: Version, now: Duration) -> FirstSeen {
+        match self.first_seen.get(name) {
+            Some(first) if first.version == version => *first,
+            _ => self.begin(name, version, now, None),
         }
     }
 
@@ -51,17 +53,16 @@ impl Recall {
     pub(crate) fn begin(
         &mut self,
         name: &str,
-        version: i64,
-        boot: i64,
+        version: Version,
         now: Duration,
         written: Option<Duration>,
-    ) -> Sighting {
-        if self.sightings.len() >= MOST {
-            self.sightings.clear();
+    ) -> FirstSeen {
+        if self.first_seen.len() >= MOST {
+            self.first_seen.clear();
         }
-        let sighting = Sighting { version, boot, since: now, written };
-        self.sightings.insert(name.to_owned(), sighting);
-        sighting
+        let first = FirstSeen { version, since: now, written };
+        self.first_seen.insert(name.to_owned(), first);
+        first
     }
 
     /// Returns the row that this handle wrote last, if it is remembered.
@@ -77,14 +78,14 @@ impl Recall {
         self.known.insert(name.to_owned(), known);
     }
 
-    /// Forgets the row that this handle wrote last: somebody has changed it since.
+    /// Forgets the row that this handle wrote last: another client has changed it since.
     pub(crate) fn forget_known(&mut self, name: &str) {
         self.known.remove(name);
     }
 
-    /// Forgets a name that nobody has.
+    /// Forgets a name that is free.
     pub(crate) fn forget(&mut self, name: &str) {
         self.known.remove(name);
-        self.sightings.remove(name);
+        self.first_seen.remove(name);
     }
 }
