@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use litelease_hold::{Cancel, Clock, ProcessKeeper, SystemClock, Window, unique};
-use serde_json::{Value, json};
+use litelease_wire::{self as wire, Refusal};
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use crate::Error;
@@ -15,9 +16,10 @@ use crate::access::{Key, ServerUrl};
 use crate::builder;
 use crate::connection::Connections;
 use crate::held_names::HeldNames;
-use crate::kind::Kind;
+use crate::kind::{GrantCall, Kind};
 use crate::mode::{Blocking, Mode, Untaken};
-use crate::transport::{Outcome, Request, Transport};
+use crate::retry::refusal;
+use crate::transport::{Outcome, Request, Transport, to_json, typed};
 
 /// A client of one server. A clone of it is the same client.
 ///
@@ -172,16 +174,20 @@ impl<M: Mode> Client<M> {
         wait: Duration,
         above: i64,
     ) -> M::Answer<Grant> {
-        let mut claim = json!({ "name": name, "owner": owner });
-        if above > 0 {
-            claim["min_token"] = above.into();
-        }
+        let claim = wire::Claim {
+            name: name.into(),
+            owner: owner.into(),
+            ttl: seconds(ttl),
+            wait: 0.0,
+            min_token: Some(above).filter(|above| *above > 0),
+        };
         let client = self.clone();
         M::obtain(&self.transport, async move {
             let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
             let start = SystemClock.now();
-            let (value, untaken) = client.acquire(Kind::Name, claim, ttl, wait, None).await?;
-            let (lease, secret) = Kind::Name.granted("", &value).ok_or_else(nonsense)?;
+            let acquired = client.acquire(Kind::Name, to_json(&claim), ttl, wait, None).await?;
+            let (value, untaken) = acquired;
+            let (lease, secret) = Kind::Name.granted("", value)?;
             // A grant that was waited for, or nearly so, is not trusted before its first renewal.
             let is_new = SystemClock.now() < start + window.interval(None);
             Ok((Grant { lease, secret, start: is_new.then_some(start) }, untaken))
@@ -237,11 +243,11 @@ impl<M: Mode> Client<M> {
             sleep(pause).await;
             let Ok(value) = self.acquire_once(attempt, Duration::ZERO).await else { continue };
             let name = claim["name"].as_str().unwrap_or_default();
-            let Some((_, secret)) = kind.granted(name, &value) else { return };
+            let Ok((_, secret)) = kind.granted(name, value) else { return };
             let (begin, mut pauses) = (SystemClock.now(), pauses());
             // If this fails, the lease ends with its ttl.
             while let Err(Error::Unreachable(_)) =
-                self.call(kind, "release", name, &secret, None, PATIENCE).await
+                self.call(kind, GrantCall::Release, name, &secret, PATIENCE).await
                 && SystemClock.now() < begin + attempt.ttl
             {
                 sleep(pauses()).await;
@@ -268,12 +274,10 @@ impl<M: Mode> Client<M> {
             let now = SystemClock.now();
             was_heard |= !matches!(outcome, Outcome::Unreached(_));
             let outcome = match outcome {
-                Outcome::No(value) if now.saturating_sub(first) >= wait => {
-                    match kind.busy(&value) {
-                        Some(error) => return Err(error),
-                        None => Outcome::Unknown("the name has just come free".into()),
-                    }
-                }
+                Outcome::No(value) if now.saturating_sub(first) >= wait => match kind.busy(value) {
+                    Some(error) => return Err(error),
+                    None => Outcome::Unknown("the name has just come free".into()),
+                },
                 outcome => outcome,
             };
             match outcome {
@@ -317,9 +321,10 @@ impl<M: Mode> Client<M> {
                 // Each try is a request of its own: trust begins with the one that was answered.
                 let start = SystemClock.now();
                 let secret = &grant.secret;
-                match client.call(&Kind::Name, "renew", "", secret, Some(ttl), PATIENCE).await {
+                let renew = GrantCall::Renew(ttl);
+                match client.call(&Kind::Name, renew, "", secret, PATIENCE).await {
                     Ok(value) => {
-                        let lease = lease(&value).ok_or_else(nonsense)?;
+                        let (lease, _) = Kind::Name.granted("", value)?;
                         return Ok(Grant { lease, start: Some(start), ..grant });
                     }
                     Err(Error::Unreachable(why)) if start.saturating_sub(begin) > ttl => {
@@ -336,13 +341,12 @@ impl<M: Mode> Client<M> {
     pub(crate) async fn call(
         &self,
         kind: &Kind,
-        call: &str,
+        call: GrantCall,
         name: &str,
         secret: &str,
-        ttl: Option<Duration>,
         timeout: Duration,
     ) -> Result<Value, Error> {
-        let request = kind.request(call, name, secret, ttl, timeout);
+        let request = kind.request(call, name, secret, timeout);
         kind.read(secret, self.transport.send(request).await)
     }
 
@@ -368,21 +372,19 @@ impl<M: Mode> Client<M> {
     async fn end_of(&self, grant: &Grant) -> Result<(String, i64), Error> {
         let (mut pauses, mut may_be_done) = (pauses(), false);
         for tries in 0.. {
-            let body = json!({ "grant": grant.secret });
-            match self.once("release", body).await {
+            let release = wire::Release { grant: grant.secret.clone() };
+            match self.once(&release).await {
                 Outcome::Done(value) => {
-                    let (name, token) = (value["name"].as_str(), value["token"].as_i64());
-                    return name.map(str::to_owned).zip(token).ok_or_else(nonsense);
+                    let released: wire::Released = typed(value)?;
+                    return Ok((released.name, released.token));
                 }
-                Outcome::No(value)
-                    if may_be_done
-                        && ["released", "superseded"]
-                            .iter()
-                            .any(|why| value["reason"] == **why) =>
-                {
-                    return Ok((grant.lease.name.clone(), grant.lease.token));
+                Outcome::No(value) => {
+                    let no = refusal(value);
+                    if may_be_done && ["released", "superseded"].contains(&no.reason.as_str()) {
+                        return Ok((grant.lease.name.clone(), grant.lease.token));
+                    }
+                    return Err(rejected(no));
                 }
-                Outcome::No(value) => return Err(rejected(&value)),
                 Outcome::Unknown(_) if tries < 5 => may_be_done = true,
                 Outcome::Unreached(_) if tries < 5 => {}
                 outcome => return Err(outcome.into_error()),
@@ -393,22 +395,21 @@ impl<M: Mode> Client<M> {
     }
 
     /// Sends a request on names once, under a key of its own.
-    async fn once(&self, call: &str, body: Value) -> Outcome {
-        self.transport.send(Request::new(call, body, PATIENCE)).await
+    async fn once<R: wire::Request>(&self, request: &R) -> Outcome {
+        self.transport.send(Request::new(request, PATIENCE)).await
     }
 
     /// Sends a request on names once and not again, and reads its answer.
-    fn ask_once<T: Send + 'static>(
+    fn ask_once<R: wire::Request, T: Send + 'static>(
         &self,
-        call: &'static str,
-        body: Value,
-        read: fn(&Value) -> Option<T>,
+        request: R,
+        read: fn(R::Answer) -> T,
     ) -> M::Answer<T> {
         let client = self.clone();
         M::answer(&self.transport, async move {
-            match client.once(call, body).await {
-                Outcome::Done(value) => read(&value).ok_or_else(nonsense),
-                Outcome::No(value) => Err(rejected(&value)),
+            match client.once(&request).await {
+                Outcome::Done(value) => typed(value).map(read),
+                Outcome::No(value) => Err(rejected(refusal(value))),
                 outcome => Err(outcome.into_error()),
             }
         })
@@ -428,28 +429,24 @@ impl<M: Mode> Client<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn transfer(&self, grant: &Grant, to: &str, ttl: Duration) -> M::Answer<Lease> {
-        let body = json!({ "grant": grant.secret, "new_owner": to, "ttl": ttl.as_secs_f64() });
+        let (grant, new_owner) = (grant.secret.clone(), to.into());
         // Not asked again: if it was done, the grant is another one's now.
-        self.ask_once("transfer", body, lease)
+        self.ask_once(wire::Transfer { grant, new_owner, ttl: seconds(ttl) }, Lease::from)
     }
 
     /// Ends the lease of any holder. Returns its owner and the token that counts no more.
     pub fn break_lease(&self, name: &str) -> M::Answer<(String, i64)> {
         // Not asked again: another client may have the name by then.
-        self.ask_once("break", json!({ "name": name }), |value| {
-            value["owner"].as_str().map(str::to_owned).zip(value["killed"].as_i64())
-        })
+        self.ask_once(wire::Break { name: name.into() }, |broken| (broken.owner, broken.killed))
     }
 
     /// Ends any holder's lease on a slot of the pool that has this name. Returns whether the slot
     /// was lent out under this token; [`slots`](Client::slots) shows both. If the answer is lost,
     /// it is asked for again: then a lease that is over was ended by the first request.
     pub fn break_slot(&self, name: &str, position: i64, token: i64) -> M::Answer<bool> {
-        let body = json!({ "name": name, "position": position, "token": token });
-        self.ask("slot/break", body, |reply| {
+        self.ask(wire::SlotBreak { name: name.into(), position, token }, |reply| {
             let is_repeated = reply.is_repeated;
-            let was_lent = reply.done()?["returned"].as_bool().ok_or_else(nonsense)?;
-            Ok(was_lent || is_repeated)
+            Ok(reply.done()?.returned || is_repeated)
         })
     }
 }
@@ -510,28 +507,20 @@ pub(crate) fn is_trusted(start: Duration, lasts: Duration) -> bool {
     Window::new(lasts).is_some_and(|window| SystemClock.now() < window.end(start))
 }
 
-pub(crate) fn lease(value: &Value) -> Option<Lease> {
-    Some(Lease {
-        name: value["name"].as_str()?.into(),
-        owner: value["owner"].as_str()?.into(),
-        token: value["token"].as_i64()?,
-        expires_in: duration(&value["expires_in"])?,
-    })
+impl From<wire::Lease> for Lease {
+    fn from(lease: wire::Lease) -> Self {
+        let wire::Lease { name, owner, token, expires_in, .. } = lease;
+        Lease { name, owner, token, expires_in: expires_in.duration() }
+    }
 }
 
-pub(crate) fn rejected(value: &Value) -> Error {
-    let reason = value["reason"].as_str().unwrap_or("rejected").into();
-    let by = value["by"].as_i64();
-    Error::Rejected { reason, by, current: lease(&value["current"]).map(Box::new) }
+pub(crate) fn rejected(no: Refusal) -> Error {
+    let current = no.current.map(|current| Box::new(current.into()));
+    Error::Rejected { reason: no.reason, by: no.by, current }
 }
 
 pub(crate) fn nonsense() -> Error {
     Error::Unreachable("the answer makes no sense".into())
-}
-
-/// Reads a time as the service writes it.
-pub(crate) fn duration(seconds: &Value) -> Option<Duration> {
-    Duration::try_from_secs_f64(seconds.as_f64()?).ok()
 }
 
 /// Writes a time as the service takes it.

@@ -9,15 +9,16 @@ use litelease_hold::{
     Acquired, Cancel, Clock, Granted, HoldError, HoldLimits, HolderKind, Home, Identity, Lost,
     NoKeeper, SystemClock, Window, keep,
 };
-use serde_json::{Value, json};
+use litelease_wire::Claim;
+use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::client::{Client, Grant, nonsense};
+use crate::client::{Client, Grant, seconds};
 use crate::error::Error;
-use crate::kind::Kind;
+use crate::kind::{GrantCall, Kind};
 use crate::mode::{Async, Blocking, Mode, Untaken};
 use crate::rows::ServerRows;
-use crate::transport::{Transport, died};
+use crate::transport::{Transport, died, to_json};
 
 /// How to hold a name.
 ///
@@ -118,7 +119,8 @@ impl<M: Mode> Client<M> {
         let owner = options.owner.clone().unwrap_or_else(owner);
         let (client, name) = (self.clone(), name.to_owned());
         M::obtain(&self.transport, async move {
-            let claim = json!({ "name": name, "owner": owner });
+            let (ttl, min_token) = (seconds(options.ttl), None);
+            let claim = to_json(&Claim { name: name.clone(), owner, ttl, wait: 0.0, min_token });
             let (held, _, taken) = client.acquire_held(Kind::Name, &name, claim, options).await?;
             Ok((held, taken))
         })
@@ -140,14 +142,14 @@ impl<M: Mode> Client<M> {
         let home = self.home(&kind).map_err(HoldError::<Error>::from)?;
         let start = SystemClock.now();
         let (answer, untaken) = self.acquire(kind.clone(), claim, first, wait, cancel).await?;
-        let (lease, secret) = kind.granted(name, &answer).ok_or_else(nonsense)?;
+        let (lease, secret) = kind.granted(name, answer.clone())?;
         let Client { transport, held_names, .. } = self.clone();
         let attach = match kind {
             Kind::Name => Some(held_names.follow(transport.clone(), lease.clone(), ttl)),
             _ => None,
         };
         let lasts = (lease.expires_in < ttl).then_some(lease.expires_in);
-        let release = kind.request("release", name, &secret, None, TAKE_BACK);
+        let release = kind.request(GrantCall::Release, name, &secret, TAKE_BACK);
         let granted = Granted { lease: (&lease).into(), secret, lasts, limits, attach };
         let rows = ServerRows::new(self, kind);
         let taken = untaken.taken();

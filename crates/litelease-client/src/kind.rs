@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use litelease_hold::unique;
-use serde_json::{Value, json};
+use litelease_wire::{
+    self as wire, Borrow, Claim, Extend, GiveBack, Grant, Progress, Receive, Release, Renew,
+    RenewLease, Request as _, Return, Seconds, SlotBorrow, SlotLease, SlotRenew, SlotReturn,
+};
+use serde::Deserialize;
+use serde_json::Value;
 
-use crate::client::{Lease, duration, lease, nonsense, rejected};
-use crate::transport::{Outcome, Request};
+use crate::client::{Lease, nonsense, rejected, seconds};
+use crate::retry::refusal;
+use crate::transport::{Outcome, Request, typed};
 use crate::{Error, Loss};
 
 /// The kind of a grant. It decides how the grant is renewed and released.
@@ -20,6 +25,15 @@ pub(crate) enum Kind {
     PoolSlot(String),
     /// A delivery of an item. Its name is that of the queue, which may be empty.
     Delivery,
+}
+
+/// A call on a grant, whatever its kind is.
+#[derive(Clone, Copy)]
+pub(crate) enum GrantCall {
+    Renew(Duration),
+    Release,
+    /// Counts progress of a limited grant.
+    Progress,
 }
 
 impl Kind {
@@ -40,62 +54,80 @@ impl Kind {
 
     /// Returns the path of the call that grants it.
     pub(crate) fn claim_path(&self) -> String {
-        let call = match self {
-            Kind::Name => "claim",
-            Kind::Slot | Kind::PoolSlot(_) => "borrow",
-            Kind::Delivery => "receive",
-        };
-        format!("{}/{call}", self.path())
+        match self {
+            Kind::Name => Claim::CALL.path.into(),
+            Kind::Slot => SlotBorrow::CALL.path.into(),
+            Kind::PoolSlot(_) => self.path_of::<Borrow>(),
+            Kind::Delivery => Receive::CALL.path.into(),
+        }
     }
 
     /// Returns the error of a claim that was refused because there is a holder, or `None` if the
     /// answer names none.
-    pub(crate) fn busy(&self, value: &Value) -> Option<Error> {
+    pub(crate) fn busy(&self, no: Value) -> Option<Error> {
         match self {
-            Kind::Name => Some(Error::Busy(Box::new(lease(&value["current"])?))),
+            Kind::Name => Some(Error::Busy(Box::new(refusal(no).current?.into()))),
             _ => Some(Error::NoneFree),
         }
     }
 
     /// Reads what was granted, and the secret that opens it. An answer about a slot does not say
     /// the `name` of its pool.
-    pub(crate) fn granted(&self, name: &str, value: &Value) -> Option<(Lease, String)> {
-        let lease = match self {
-            Kind::Name => lease(value)?,
-            _ => Lease {
-                name: name.into(),
-                owner: format!("slot {}", value["position"].as_i64()?),
-                token: value["token"].as_i64()?,
-                expires_in: duration(&value["expires_in"])?,
-            },
-        };
-        Some((lease, value[self.secret_field()].as_str()?.into()))
+    pub(crate) fn granted(&self, name: &str, value: Value) -> Result<(Lease, String), Error> {
+        if let Kind::Name = self {
+            let Grant { name, owner, token, expires_in, grant, .. } = typed(value)?;
+            let expires_in = expires_in.duration();
+            return Ok((Lease { name, owner, token, expires_in }, grant));
+        }
+        let SlotLease { position, token, expires_in, lease, .. } = typed(value)?;
+        let (name, owner) = (name.into(), format!("slot {position}"));
+        let expires_in = expires_in.ok_or_else(nonsense)?.duration();
+        Ok((Lease { name, owner, token, expires_in }, lease))
     }
 
-    /// Returns a call on a grant: `renew`, `release` or another one on names. `ttl` is for a
-    /// renewal.
+    /// Returns a call on a grant.
     pub(crate) fn request(
         &self,
-        call: &str,
+        call: GrantCall,
         name: &str,
         secret: &str,
-        ttl: Option<Duration>,
         timeout: Duration,
     ) -> Request {
-        let mut body = json!({ self.secret_field(): secret });
-        let (call, time) = match (self, call) {
-            (Kind::Delivery, "renew") => ("extend", "visibility"),
-            (Kind::Slot | Kind::PoolSlot(_), "release") => ("return", "ttl"),
-            (_, call) => (call, "ttl"),
-        };
-        ttl.into_iter().for_each(|ttl| body[time] = ttl.as_secs_f64().into());
-        match self {
-            Kind::Slot => body["name"] = name.into(),
-            Kind::Delivery if !name.is_empty() => body["queue"] = name.into(),
-            _ => {}
+        let (name, secret) = (name.to_owned(), secret.to_owned());
+        match (self, call) {
+            (Kind::Name, GrantCall::Renew(ttl)) => {
+                Request::new(&RenewLease { grant: secret, ttl: seconds(ttl) }, timeout)
+            }
+            (Kind::Name, GrantCall::Release) => Request::new(&Release { grant: secret }, timeout),
+            (Kind::Name, GrantCall::Progress) => Request::new(&Progress { grant: secret }, timeout),
+            (Kind::Slot, GrantCall::Renew(ttl)) => {
+                Request::new(&SlotRenew { name, lease: secret, ttl: seconds(ttl) }, timeout)
+            }
+            (Kind::Slot, _) => Request::new(&SlotReturn { name, lease: secret }, timeout),
+            (Kind::PoolSlot(_), GrantCall::Renew(ttl)) => {
+                let request = Request::new(&Renew { lease: secret, ttl: seconds(ttl) }, timeout);
+                Request { path: self.path_of::<Renew>(), ..request }
+            }
+            (Kind::PoolSlot(_), _) => {
+                let request = Request::new(&Return { lease: secret }, timeout);
+                Request { path: self.path_of::<Return>(), ..request }
+            }
+            (Kind::Delivery, GrantCall::Renew(ttl)) => {
+                let (queue, visibility) =
+                    (Some(name).filter(|name| !name.is_empty()), seconds(ttl));
+                Request::new(&Extend { queue, receipt: secret, visibility }, timeout)
+            }
+            (Kind::Delivery, _) => {
+                let queue = Some(name).filter(|name| !name.is_empty());
+                let give_back = GiveBack { queue, receipt: secret, delay: 0.0, note: None };
+                Request::new(&give_back, timeout)
+            }
         }
-        let path = format!("{}/{call}", self.path());
-        Request { path, tag: unique(), body: Some(body), timeout }
+    }
+
+    /// Returns the path of a call on the pool of this path.
+    fn path_of<R: wire::Request>(&self) -> String {
+        format!("{}{}", self.path(), R::CALL.of_pool().unwrap_or_default())
     }
 
     /// Reads the answer to a call on the grant that has this secret.
@@ -105,9 +137,9 @@ impl Kind {
                 Some(other) if other != secret => Err(nonsense()),
                 _ => Ok(value),
             },
-            (Outcome::No(value), Kind::Name) => Err(rejected(&value)),
+            (Outcome::No(value), Kind::Name) => Err(rejected(refusal(value))),
             (Outcome::No(value), Kind::Delivery) => {
-                Err(Error::Stale { reason: value["reason"].as_str().unwrap_or("unknown").into() })
+                Err(Error::Stale { reason: refusal(value).reason })
             }
             (Outcome::No(_), _) => Err(over("expired")),
             (Outcome::Refused { status: 404, .. }, Kind::Slot | Kind::PoolSlot(_)) => {
@@ -124,6 +156,15 @@ impl Kind {
             Kind::Delivery => "receipt",
         }
     }
+}
+
+/// Reads from the answer to a renewal of any kind for how long it is prolonged.
+pub(crate) fn renewed_for(value: Value) -> Result<Duration, Error> {
+    #[derive(Deserialize)]
+    struct Renewed {
+        expires_in: Seconds,
+    }
+    typed(value).map(|Renewed { expires_in }| expires_in.duration())
 }
 
 /// Returns the error of a slot that is over, for which the server has no word.

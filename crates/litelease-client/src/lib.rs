@@ -46,7 +46,6 @@ mod slot;
 #[cfg(test)]
 mod stub;
 mod transport;
-mod value;
 mod worker;
 
 pub use builder::ClientBuilder;
@@ -55,11 +54,11 @@ pub use error::Error;
 pub use held_item::HeldItem;
 pub use hold::{Held, HoldOptions};
 pub use litelease_hold::{Cancel, Loss, LossSignal, Lost, WorkOptions, WorkerCounts};
+pub use litelease_wire::Value;
 pub use look::{KnownName, Name, News, PoolOfName, SlotInfo, Watch};
 pub use mode::{Async, AsyncClient, Blocking, Mode};
 pub use payload::{Checkpoint, Request};
 pub use queue::{Item, Queue, QueueInfo, SendOptions};
 pub use queue_items::{CancelResult, ItemInfo, ItemName};
 pub use slot::{Pool, Slot};
-pub use value::Value;
 pub use worker::{WorkItem, Worker};

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_hold::{Clock, SystemClock};
-use serde_json::Value as Json;
+use litelease_wire::{self as wire, Seconds};
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{sleep, timeout};
 
-use crate::client::{Client, Lease, duration, lease, pauses};
+use crate::client::{Client, Lease, pauses};
 use crate::mode::{Async, Blocking, Mode};
-use crate::retry::path;
+use crate::retry::{Page, path};
 use crate::transport::{Outcome, Transport};
 use crate::{Error, Value};
 
@@ -69,7 +69,7 @@ pub struct SlotInfo {
 }
 
 /// What a [`Watch`] has heard.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct News {
     /// Whether these are all live leases: the first news, and those after a lost connection.
@@ -108,7 +108,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(40);
 const FIRST: Duration = Duration::from_secs(5);
 
 /// How many leases are asked for at once.
-const PAGE: (&str, &str) = ("limit", "500");
+pub(crate) const PAGE: Option<usize> = Some(500);
 
 impl<M: Mode> Client<M> {
     /// Returns who has a name.
@@ -123,8 +123,18 @@ impl<M: Mode> Client<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn inspect(&self, name: &str) -> M::Answer<Name> {
-        self.find(path("leases", &[("name", name)]), FIRST, |value| {
-            Some(Name { token: value["token"].as_i64(), lease: lease(value) })
+        self.find(one(name), FIRST, |found| match found {
+            wire::Leases::One(wire::Name { name, owner, token, expires_in, .. }) => {
+                let tenure = owner.zip(token).zip(expires_in);
+                let lease = tenure.map(|((owner, token), left)| Lease {
+                    name,
+                    owner,
+                    token,
+                    expires_in: left.duration(),
+                });
+                Name { token, lease }
+            }
+            wire::Leases::Page(_) => Name { token: None, lease: None },
         })
     }
 
@@ -139,26 +149,9 @@ impl<M: Mode> Client<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn leases(&self, prefix: &str) -> M::Answer<Vec<Lease>> {
-        self.list(path("leases", &[PAGE, ("prefix", prefix)]), "leases", FIRST, lease)
-    }
-
-    /// Reads a list page by page, whose entries are in this field.
-    pub(crate) fn list<T: Send + 'static, E: IntoIterator<Item = T> + 'static>(
-        &self,
-        path: String,
-        field: &'static str,
-        time: Duration,
-        read: fn(&Json) -> E,
-    ) -> M::Answer<Vec<T>> {
-        let client = self.clone();
-        M::answer(&self.transport, async move {
-            let (mut all, mut after) = (Vec::new(), Some(String::new()));
-            while let Some(this) = after {
-                let (entries, next) = client.page(&(path.clone() + &this), field, time).await?;
-                all.extend(entries.iter().flat_map(read));
-                after = next;
-            }
-            Ok(all)
+        self.list(many(prefix, false), FIRST, |found| {
+            let (known, next) = page(found);
+            (known.into_iter().filter_map(live).collect(), next)
         })
     }
 
@@ -173,8 +166,10 @@ impl<M: Mode> Client<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn names(&self, prefix: &str) -> M::Answer<Vec<KnownName>> {
-        let path = path("leases", &[PAGE, ("all", "true"), ("prefix", prefix)]);
-        self.list(path, "leases", FIRST, known)
+        self.list(many(prefix, true), FIRST, |found| {
+            let (known, next) = page(found);
+            (known.into_iter().map(KnownName::from).collect(), next)
+        })
     }
 
     /// Returns the pools whose name begins like this and of which slots are held.
@@ -188,7 +183,15 @@ impl<M: Mode> Client<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn pools(&self, prefix: &str) -> M::Answer<Vec<PoolOfName>> {
-        self.list(path("slots", &[PAGE, ("prefix", prefix)]), "pools", FIRST, pool_of_name)
+        let (name, prefix, after) = (None, Some(prefix.into()), None);
+        let request = wire::ListSlots { name, prefix, after, limit: PAGE };
+        self.list(request, FIRST, |found| {
+            let pool = |pool| {
+                let wire::PoolOfName { name, count, in_use, .. } = pool;
+                PoolOfName { name, count, in_use }
+            };
+            (found.pools.into_iter().map(pool).collect(), found.next)
+        })
     }
 
     /// Returns the held slots of the pool that has this name, by position.
@@ -202,15 +205,21 @@ impl<M: Mode> Client<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn slots(&self, name: &str) -> M::Answer<Vec<SlotInfo>> {
-        self.list(path("slots", &[PAGE, ("name", name)]), "pools", FIRST, |pool| {
-            let slots = pool["slots"].as_array().into_iter().flatten();
-            slots.filter_map(slot_info).collect::<Vec<_>>()
+        let (name, prefix, after) = (Some(name.into()), None, None);
+        let request = wire::ListSlots { name, prefix, after, limit: PAGE };
+        self.list(request, FIRST, |found| {
+            let slot = |slot| {
+                let wire::HeldSlot { position, token, expires_in, note, .. } = slot;
+                SlotInfo { position, token, expires_in: expires_in.map(Seconds::duration), note }
+            };
+            let slots = found.pools.into_iter().filter_map(|pool| pool.slots).flatten();
+            (slots.map(slot).collect(), found.next)
         })
     }
 
     /// Watches leases on names that begin like this. A lost connection is made again.
     pub fn watch(&self, prefix: &str) -> Watch<M> {
-        self.watch_at(path("events", &[("prefix", prefix)]))
+        self.watch_at(path(&wire::LeaseEvents { name: None, prefix: Some(prefix.into()) }))
     }
 
     /// Watches the lease on one name.
@@ -308,51 +317,68 @@ impl Events {
 
 /// Returns the path of the event stream of one name.
 pub(crate) fn path_of_name(name: &str) -> String {
-    path("events", &[("name", name)])
+    path(&wire::LeaseEvents { name: Some(name.into()), prefix: None })
 }
 
 fn news(kind: &str, data: &str) -> Option<News> {
-    let value: Json = serde_json::from_str(data).ok()?;
-    let all = value["leases"].as_array()?;
-    let ended = all.iter().filter(|lease| lease["owner"].is_null());
-    let ended = ended.filter_map(|lease| lease["name"].as_str().map(str::to_owned)).collect();
-    let attached = |lease: &Json| {
-        let value = Value::of_json(&lease["value"]).filter(|value| *value != Value::Null)?;
-        Some((lease["name"].as_str()?.to_owned(), value))
-    };
-    let values = all.iter().filter_map(attached).collect();
-    let live = all.iter().filter_map(lease).collect();
-    Some(News { is_whole: kind == "state", live, ended, values })
+    let mut news = News { is_whole: kind == "state", ..News::default() };
+    for known in serde_json::from_str::<wire::LeaseNews>(data).ok()?.leases {
+        match known {
+            wire::KnownLease::Ended(ended) => news.ended.push(ended.name),
+            wire::KnownLease::Live(mut lease) => {
+                news.values.extend(lease.value.take().map(|value| (lease.name.clone(), value)));
+                news.live.push(lease.into());
+            }
+        }
+    }
+    Some(news)
 }
 
-fn pool_of_name(value: &Json) -> Option<PoolOfName> {
-    Some(PoolOfName {
-        name: value["name"].as_str()?.into(),
-        count: value["count"].as_i64()?,
-        in_use: value["in_use"].as_i64()?,
-    })
+/// Asks for one name.
+pub(crate) fn one(name: &str) -> wire::ListLeases {
+    let (name, prefix, after) = (Some(name.into()), None, None);
+    wire::ListLeases { name, prefix, after, limit: None, all: false }
 }
 
-fn slot_info(value: &Json) -> Option<SlotInfo> {
-    Some(SlotInfo {
-        position: value["position"].as_i64()?,
-        token: value["token"].as_i64()?,
-        expires_in: duration(&value["expires_in"]),
-        note: value["note"].as_str().map(str::to_owned),
-    })
+/// Asks for a page of names.
+fn many(prefix: &str, all: bool) -> wire::ListLeases {
+    let (name, prefix, after) = (None, Some(prefix.into()), None);
+    wire::ListLeases { name, prefix, after, limit: PAGE, all }
 }
 
-fn known(value: &Json) -> Option<KnownName> {
-    let owner = value["owner"].as_str().or(value["last_owner"].as_str()).map(str::to_owned);
-    let left = value["expires_in"].as_f64().or(value["expired_for"].as_f64().map(|ago| -ago));
-    Some(KnownName {
-        name: value["name"].as_str()?.into(),
-        token: value["token"].as_i64()?,
-        state: value["state"].as_str().unwrap_or("live").into(),
-        owner,
-        // A cast of a float saturates.
-        left_ms: left.map(|seconds| (seconds * 1000.0).round() as i64),
-    })
+fn page(found: wire::Leases) -> Page<wire::KnownLease> {
+    match found {
+        wire::Leases::Page(page) => (page.leases, page.next),
+        wire::Leases::One(_) => (Vec::new(), None),
+    }
+}
+
+fn live(known: wire::KnownLease) -> Option<Lease> {
+    match known {
+        wire::KnownLease::Live(lease) => Some(lease.into()),
+        wire::KnownLease::Ended(_) => None,
+    }
+}
+
+impl From<wire::KnownLease> for KnownName {
+    fn from(known: wire::KnownLease) -> Self {
+        match known {
+            wire::KnownLease::Live(lease) => KnownName {
+                name: lease.name,
+                token: lease.token,
+                state: "live".into(),
+                owner: Some(lease.owner),
+                left_ms: Some(lease.expires_in.ms),
+            },
+            wire::KnownLease::Ended(ended) => KnownName {
+                name: ended.name,
+                token: ended.token,
+                state: ended.state.unwrap_or_else(|| "released".into()),
+                owner: ended.last_owner,
+                left_ms: ended.expired_for.map(|ago| -ago.ms),
+            },
+        }
+    }
 }
 
 #[cfg(test)]
@@ -362,8 +388,8 @@ mod tests {
     #[test]
     fn events_are_read() {
         let data = r#"{"leases":[
-            {"name":"a","owner":"x","token":1,"expires_in":3},
-            {"name":"b","owner":null,"token":2,"expires_in":null}
+            {"name":"a","owner":"x","token":1,"expires_in":3,"expires_at_unix":4},
+            {"name":"b","owner":null,"token":2,"expires_in":null,"expires_at_unix":null}
         ]}"#;
         let read = news("change", data).map(|news| (news.is_whole, news.live.len(), news.ended));
         assert_eq!(read, Some((false, 1, vec!["b".to_owned()])));

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use litelease_wire::{
+    Attach, HandOver, LastCheckpoint, Leases, Limit, Name, Progress, RequestLease, StoreCheckpoint,
+};
 
-use crate::client::{duration, lease, seconds};
+use crate::client::seconds;
+use crate::look::one;
 use crate::mode::Mode;
-use crate::retry::{RETRY, Reply, path};
+use crate::retry::{RETRY, Reply};
 use crate::{Client, Grant, Lease, Value};
 
 /// Progress that was stored under a grant.
@@ -51,15 +54,15 @@ impl<M: Mode> Client<M> {
     /// Attaches a value to a grant, in the place of the one before. Every client that may observe
     /// the name sees it, until the grant ends.
     pub fn attach(&self, grant: &Grant, value: impl Into<Value>) -> M::Answer<()> {
-        let request = json!({ "grant": grant.secret(), "value": value.into().to_json() });
-        self.ask("attach", request, Reply::check)
+        let (grant, value) = (grant.secret().into(), value.into());
+        self.ask(Attach { grant, value }, Reply::check)
     }
 
     /// Returns the value that the live grant of a name has attached.
     pub fn value(&self, name: &str) -> M::Answer<Option<Value>> {
-        self.find(path("leases", &[("name", name)]), RETRY, |found| {
-            let value = Value::of_json(&found["value"])?;
-            Some(Some(value).filter(|value| *value != Value::Null))
+        self.find(one(name), RETRY, |found| match found {
+            Leases::One(name) => name.value,
+            Leases::Page(_) => None,
         })
     }
 
@@ -71,33 +74,26 @@ impl<M: Mode> Client<M> {
         progress_within: Option<Duration>,
         max_time: Option<Duration>,
     ) -> M::Answer<()> {
-        let request = json!({
-            "grant": grant.secret(),
-            "progress_within": progress_within.map(seconds),
-            "max_time": max_time.map(seconds),
-        });
-        self.ask("limit", request, Reply::check)
+        let (progress_within, max_time) = (progress_within.map(seconds), max_time.map(seconds));
+        let grant = grant.secret().into();
+        self.ask(Limit { grant, progress_within, max_time }, Reply::check)
     }
 
     /// Tells that the holder of a limited grant makes progress.
     pub fn progress(&self, grant: &Grant) -> M::Answer<()> {
-        self.ask("progress", json!({ "grant": grant.secret() }), Reply::check)
+        self.ask(Progress { grant: grant.secret().into() }, Reply::check)
     }
 
     /// Stores progress under a grant. Refused if a newer grant of the name exists.
     pub fn checkpoint(&self, grant: &Grant, value: impl Into<Value>) -> M::Answer<()> {
-        let request = json!({ "grant": grant.secret(), "value": value.into().to_json() });
-        self.ask("checkpoint", request, Reply::check)
+        let (grant, value) = (grant.secret().into(), value.into());
+        self.ask(StoreCheckpoint { grant, value }, Reply::check)
     }
 
     /// Returns the latest checkpoint of a name, from which a successor continues.
     pub fn last_checkpoint(&self, name: &str) -> M::Answer<Option<Checkpoint>> {
-        self.find(path("checkpoint", &[("name", name)]), RETRY, |found| {
-            if found["token"].is_null() {
-                return Some(None);
-            }
-            let (token, value) = (found["token"].as_i64()?, Value::of_json(&found["value"])?);
-            Some(Some(Checkpoint { token, value }))
+        self.find(LastCheckpoint { name: name.into() }, RETRY, |found| {
+            found.token.map(|token| Checkpoint { token, value: found.value })
         })
     }
 
@@ -119,19 +115,17 @@ impl<M: Mode> Client<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn request(&self, name: &str, requester: &str, within: Duration) -> M::Answer<Duration> {
-        let request = json!({ "name": name, "requester": requester, "within": seconds(within) });
-        self.ask_for("request", request, |asked| duration(&asked["within"]))
+        let (name, requester, within) = (name.into(), requester.into(), seconds(within));
+        self.ask_for(RequestLease { name, requester, within }, |open| open.within.duration())
     }
 
     /// Returns the open request for the live grant of a name.
     pub fn requested(&self, name: &str) -> M::Answer<Option<Request>> {
-        self.find(path("leases", &[("name", name)]), RETRY, |found| {
-            let asked = &found["requested"];
-            if asked.is_null() {
-                return Some(None);
+        self.find(one(name), RETRY, |found| match found {
+            Leases::One(Name { requested: Some(open), .. }) => {
+                Some(Request { requester: open.requester, within: open.within.duration() })
             }
-            let (requester, within) = (asked["requester"].as_str()?, duration(&asked["within"])?);
-            Some(Some(Request { requester: requester.into(), within }))
+            Leases::One(_) | Leases::Page(_) => None,
         })
     }
 
@@ -149,7 +143,7 @@ impl<M: Mode> Client<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn hand_over(&self, grant: &Grant, ttl: Duration) -> M::Answer<Lease> {
-        let request = json!({ "grant": grant.secret(), "ttl": seconds(ttl) });
-        self.ask_for("hand-over", request, lease)
+        let (grant, ttl) = (grant.secret().into(), seconds(ttl));
+        self.ask_for(HandOver { grant, ttl }, Lease::from)
     }
 }

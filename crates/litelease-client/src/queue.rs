@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use litelease_hold::{Clock, SystemClock, Window, unique};
-use serde_json::{Value as Json, json};
+use litelease_wire::{self as wire, Ack, Bury, GiveBack, ListQueues, Receive, Seconds, Send};
 use tokio::time::sleep;
 
-use crate::client::{
-    LONGEST_WAIT, PATIENCE, UNTIL_NOTICED, duration, is_trusted, nonsense, seconds,
-};
-use crate::kind::Kind;
+use crate::client::{LONGEST_WAIT, PATIENCE, UNTIL_NOTICED, is_trusted, seconds};
+use crate::kind::{GrantCall, Kind, renewed_for};
 use crate::mode::{Blocking, Mode, Untaken};
-use crate::retry::{RETRY, Reply, path};
+use crate::retry::{RETRY, Reply};
 use crate::{Client, Error, Value};
 
 /// A queue on a server.
@@ -135,7 +133,10 @@ impl<M: Mode> Client<M> {
 
     /// Lists the queues whose name begins with `prefix`, with how many items each has.
     pub fn queues(&self, prefix: &str) -> M::Answer<Vec<QueueInfo>> {
-        self.list(path("queues", &[("prefix", prefix)]), "queues", RETRY, queue_info)
+        let (queue, prefix, after) = (None, Some(prefix.into()), None);
+        self.list(ListQueues { queue, prefix, after, limit: None }, RETRY, |found| {
+            (found.queues.into_iter().map(QueueInfo::from).collect(), found.next)
+        })
     }
 }
 
@@ -153,13 +154,13 @@ impl<M: Mode> Queue<M> {
 
     /// Sends like [`send`](Queue::send), with a delay or a key.
     pub fn send_with(&self, body: impl Into<Value>, options: SendOptions<'_>) -> M::Answer<i64> {
-        let mut request = json!({
-            "queue": self.name, "body": body.into().to_json(), "delay": seconds(options.delay),
-        });
-        if let Some(key) = options.key {
-            request["key"] = key.into();
-        }
-        self.client.ask_for("queue/send", request, |sent| sent["id"].as_i64())
+        let request = Send {
+            queue: self.name.clone(),
+            body: body.into(),
+            delay: seconds(options.delay),
+            key: options.key.map(str::to_owned),
+        };
+        self.client.ask_for(request, |sent| sent.id)
     }
 
     /// Receives the item that was visible longest, and waits for one for at most `wait`: first
@@ -233,13 +234,18 @@ impl<M: Mode> Queue<M> {
         tag: String,
         start: Duration,
     ) -> Result<Option<Item>, Error> {
-        let request = json!({ "queue": self.name, "visibility": seconds(visibility), "wait": 0 });
-        let reply = self.client.retry("queue/receive", request, tag, wait, patience).await?;
-        let value = reply.done()?;
-        match value["item"].is_null() {
-            true => Ok(None),
-            false => item(&value["item"], start).map(Some).ok_or_else(nonsense),
-        }
+        let (queue, visibility) = (self.name.clone(), seconds(visibility));
+        let request = Receive { queue, visibility, wait: 0.0 };
+        let reply = self.client.retry(&request, tag, wait, patience).await?;
+        Ok(reply.done()?.item.map(|item| Item {
+            id: item.id,
+            receipt: item.receipt,
+            attempt: item.attempt,
+            token: item.token,
+            expires_in: item.expires_in.duration(),
+            body: item.body,
+            start,
+        }))
     }
 
     /// Gives back what the server has delivered to a receive that was given up, or is about to, as
@@ -250,10 +256,10 @@ impl<M: Mode> Queue<M> {
             let (tag, start) = (tag.clone(), SystemClock.now());
             let received = self.receive_once(visibility, Duration::ZERO, visibility, tag, start);
             if let Ok(Some(item)) = received.await {
-                let (call, request) = ("queue/give-back", self.about(&item.receipt));
+                let request = self.giving_back(&item.receipt, Duration::ZERO, None);
                 // If this fails, the item is delivered again after its time.
                 let none = Duration::ZERO;
-                let _ = self.client.retry(call, request, unique(), none, visibility).await;
+                let _ = self.client.retry(&request, unique(), none, visibility).await;
                 return;
             }
         }
@@ -275,7 +281,8 @@ impl<M: Mode> Queue<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn ack(&self, receipt: &str) -> M::Answer<()> {
-        self.client.ask("queue/ack", self.about(receipt), Reply::check)
+        let (queue, receipt) = (self.named(), receipt.into());
+        self.client.ask(Ack { queue, receipt }, Reply::check)
     }
 
     /// Prolongs a live delivery to at least `visibility` from now. Returns how long it has left, of
@@ -292,36 +299,36 @@ impl<M: Mode> Queue<M> {
         visibility: Duration,
         timeout: Duration,
     ) -> M::Answer<Duration> {
-        let (queue, receipt, time) = (self.clone(), receipt.to_owned(), Some(visibility));
+        let (queue, receipt, renew) =
+            (self.clone(), receipt.to_owned(), GrantCall::Renew(visibility));
         M::answer(&self.client.transport, async move {
             let Queue { client, name } = queue;
-            let extended = client.call(&Kind::Delivery, "renew", &name, &receipt, time, timeout);
-            duration(&extended.await?["expires_in"]).ok_or_else(nonsense)
+            let extended = client.call(&Kind::Delivery, renew, &name, &receipt, timeout);
+            renewed_for(extended.await?)
         })
     }
 
     /// Makes an item visible again, now or after `delay`. Attempts stay counted, and after the last
     /// allowed one the item is dead instead. `note` is for operators: at most 1,000 bytes.
     pub fn give_back(&self, receipt: &str, delay: Duration, note: Option<&str>) -> M::Answer<()> {
-        let mut request = self.about(receipt);
-        request["delay"] = seconds(delay).into();
-        note.into_iter().for_each(|note| request["note"] = note.into());
-        self.client.ask("queue/give-back", request, |reply| reply.done_or_already("given_back"))
+        let request = self.giving_back(receipt, delay, note);
+        self.client.ask(request, |reply| reply.done_or_already("given_back"))
     }
 
     /// Makes an item dead at once. `note` is for operators: at most 1,000 bytes.
     pub fn bury(&self, receipt: &str, note: Option<&str>) -> M::Answer<()> {
-        let mut request = self.about(receipt);
-        note.into_iter().for_each(|note| request["note"] = note.into());
-        self.client.ask("queue/bury", request, |reply| reply.done_or_already("buried"))
+        let (queue, receipt, note) = (self.named(), receipt.into(), note.map(str::to_owned));
+        self.client.ask(Bury { queue, receipt, note }, |reply| reply.done_or_already("buried"))
     }
 
-    /// Returns a request about a delivery.
-    pub(crate) fn about(&self, receipt: &str) -> Json {
-        match self.name.as_str() {
-            "" => json!({ "receipt": receipt }),
-            queue => json!({ "queue": queue, "receipt": receipt }),
-        }
+    /// Returns the name of the queue, if it is known.
+    fn named(&self) -> Option<String> {
+        Some(self.name.clone()).filter(|name| !name.is_empty())
+    }
+
+    fn giving_back(&self, receipt: &str, delay: Duration, note: Option<&str>) -> GiveBack {
+        let (queue, receipt, delay) = (self.named(), receipt.into(), seconds(delay));
+        GiveBack { queue, receipt, delay, note: note.map(str::to_owned) }
     }
 
     /// Returns the client.
@@ -331,11 +338,9 @@ impl<M: Mode> Queue<M> {
 
     /// Returns how many items the queue has, or `None` if there is no such queue.
     pub fn info(&self) -> M::Answer<Option<QueueInfo>> {
-        self.client.find(path("queues", &[("queue", &self.name)]), RETRY, |found| {
-            match found["queues"].get(0) {
-                Some(info) => queue_info(info).map(Some),
-                None => Some(None),
-            }
+        let (queue, prefix, after) = (Some(self.name.clone()), None, None);
+        self.client.find(ListQueues { queue, prefix, after, limit: None }, RETRY, |found| {
+            found.queues.into_iter().next().map(QueueInfo::from)
         })
     }
 }
@@ -366,27 +371,10 @@ impl<M: Mode> std::fmt::Debug for Queue<M> {
     }
 }
 
-fn item(value: &Json, start: Duration) -> Option<Item> {
-    Some(Item {
-        id: value["id"].as_i64()?,
-        receipt: value["receipt"].as_str()?.into(),
-        attempt: value["attempt"].as_i64()?,
-        token: value["token"].as_i64()?,
-        expires_in: duration(&value["expires_in"])?,
-        body: Value::of_json(&value["body"])?,
-        start,
-    })
-}
-
-fn queue_info(value: &Json) -> Option<QueueInfo> {
-    let number = |field: &str| value[field].as_i64();
-    Some(QueueInfo {
-        queue: value["queue"].as_str()?.into(),
-        visible: number("visible")?,
-        delayed: number("delayed")?,
-        leased: number("leased")?,
-        dead: number("dead")?,
-        oldest: duration(&value["oldest"]),
-        max_attempts: number("max_attempts")?,
-    })
+impl From<wire::Queue> for QueueInfo {
+    fn from(info: wire::Queue) -> Self {
+        let wire::Queue { queue, visible, delayed, leased, dead, oldest, max_attempts } = info;
+        let oldest = oldest.map(Seconds::duration);
+        QueueInfo { queue, visible, delayed, leased, dead, oldest, max_attempts }
+    }
 }

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::{Value as Json, json};
+use litelease_wire::{Cancel, DeleteQueue, Discard, ItemState, ListItems, Redrive};
 
-use crate::client::{duration, nonsense};
+use crate::client::nonsense;
+use crate::look::PAGE;
 use crate::mode::Mode;
-use crate::retry::{RETRY, path};
+use crate::retry::RETRY;
 use crate::{Error, Queue};
-
-/// How many items are asked for at once.
-const PAGE: &str = "500";
 
 /// How an item of a queue stands.
 ///
@@ -79,22 +77,26 @@ impl<M: Mode> Queue<M> {
     /// Revives all dead items, with no attempt counted. Returns how many. One whose key another
     /// item uses by now stays dead. Needs the scope `operate`, as the verbs below do.
     pub fn redrive(&self) -> M::Answer<u64> {
-        self.count("queue/redrive", None, |done| done["redriven"].as_u64())
+        let (queue, id) = (self.name().into(), None);
+        self.client().ask_for(Redrive { queue, id }, |done| done.redriven.unsigned_abs())
     }
 
     /// Revives one dead item. Returns whether it was dead, and its key not in use.
     pub fn redrive_one(&self, id: i64) -> M::Answer<bool> {
-        self.count("queue/redrive", Some(id), |done| Some(done["redriven"].as_u64()? > 0))
+        let (queue, id) = (self.name().into(), Some(id));
+        self.client().ask_for(Redrive { queue, id }, |done| done.redriven > 0)
     }
 
     /// Deletes all dead items. Returns how many.
     pub fn discard(&self) -> M::Answer<u64> {
-        self.count("queue/discard", None, |done| done["discarded"].as_u64())
+        let (queue, id) = (self.name().into(), None);
+        self.client().ask_for(Discard { queue, id }, |done| done.discarded.unsigned_abs())
     }
 
     /// Deletes one dead item. Returns whether it was dead.
     pub fn discard_one(&self, id: i64) -> M::Answer<bool> {
-        self.count("queue/discard", Some(id), |done| Some(done["discarded"].as_u64()? > 0))
+        let (queue, id) = (self.name().into(), Some(id));
+        self.client().ask_for(Discard { queue, id }, |done| done.discarded > 0)
     }
 
     /// Removes an item that no worker has.
@@ -109,15 +111,18 @@ impl<M: Mode> Queue<M> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn cancel(&self, name: ItemName<'_>) -> M::Answer<CancelResult> {
-        let request = match name {
-            ItemName::Id(id) => json!({ "queue": self.name(), "id": id }),
-            ItemName::Key(key) => json!({ "queue": self.name(), "key": key }),
-        };
-        self.client().ask("queue/cancel", request, |reply| match reply.answer() {
+        let (queue, (id, key)) = (
+            self.name().into(),
+            match name {
+                ItemName::Id(id) => (Some(id), None),
+                ItemName::Key(key) => (None, Some(key.to_owned())),
+            },
+        );
+        self.client().ask(Cancel { queue, id, key }, |reply| match reply.answer {
             Ok(_) => Ok(CancelResult::Cancelled),
-            Err(no) => match (no["reason"].as_str(), duration(&no["expires_in"])) {
-                (Some("not_found"), _) => Ok(CancelResult::NotFound),
-                (Some("leased"), Some(expires_in)) => Ok(CancelResult::Leased { expires_in }),
+            Err(no) => match (no.reason.as_str(), no.expires_in) {
+                ("not_found", _) => Ok(CancelResult::NotFound),
+                ("leased", Some(left)) => Ok(CancelResult::Leased { expires_in: left.duration() }),
                 _ => Err(nonsense()),
             },
         })
@@ -125,29 +130,19 @@ impl<M: Mode> Queue<M> {
 
     /// Deletes the queue with everything in it. Returns whether there was one.
     pub fn delete(&self) -> M::Answer<bool> {
-        let request = json!({ "queue": self.name() });
-        self.client().ask_for("queue/delete", request, |deleted| deleted["deleted"].as_bool())
+        self.client().ask_for(DeleteQueue { queue: self.name().into() }, |done| done.deleted)
     }
 
     /// Lists the items: dead ones first, then in the order of their delivery. Needs the scope
     /// `observe`.
     pub fn items(&self) -> M::Answer<Vec<ItemInfo>> {
-        self.client().list(self.items_path(), "items", RETRY, info)
+        self.client().list(self.page_of_items(), RETRY, |found| {
+            (found.items.into_iter().map(ItemInfo::from).collect(), found.next)
+        })
     }
 
-    fn items_path(&self) -> String {
-        path("queue/items", &[("queue", self.name()), ("limit", PAGE)])
-    }
-
-    fn count<T: Send + 'static>(
-        &self,
-        call: &'static str,
-        id: Option<i64>,
-        read: fn(&Json) -> Option<T>,
-    ) -> M::Answer<T> {
-        let mut request = json!({ "queue": self.name() });
-        id.into_iter().for_each(|id| request["id"] = id.into());
-        self.client().ask_for(call, request, read)
+    fn page_of_items(&self) -> ListItems {
+        ListItems { queue: self.name().into(), after: None, limit: PAGE }
     }
 }
 
@@ -165,33 +160,28 @@ impl Queue {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn each_item(&self, mut each: impl FnMut(ItemInfo) -> bool) -> Result<(), Error> {
-        let mut after = Some(String::new());
-        while let Some(this) = after {
-            let (client, path) = (self.client().clone(), self.items_path() + &this);
-            let page = async move { client.page(&path, "items", RETRY).await };
-            let (items, next) = self.client().transport.wait(page)??;
-            for item in &items {
-                if !each(info(item).ok_or_else(nonsense)?) {
+        let mut after: Option<String> = None;
+        loop {
+            let (client, request) = (self.client().clone(), self.page_of_items());
+            let page = async move { client.page(&request, after.as_deref(), RETRY).await };
+            let found = self.client().transport.wait(page)??;
+            for item in found.items {
+                if !each(item.into()) {
                     return Ok(());
                 }
             }
-            after = next;
+            after = found.next;
+            if after.is_none() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 
-fn info(value: &Json) -> Option<ItemInfo> {
-    let text = |field: &str| value[field].as_str().map(str::to_owned);
-    // A cast of a float saturates.
-    let ms = |field: &str| value[field].as_f64().map(|seconds| (seconds * 1000.0).round() as i64);
-    Some(ItemInfo {
-        id: value["id"].as_i64()?,
-        state: text("state")?,
-        attempt: value["attempt"].as_i64()?,
-        visible_in_ms: ms("visible_in"),
-        age_ms: ms("age")?,
-        key: text("key"),
-        note: text("note"),
-    })
+impl From<ItemState> for ItemInfo {
+    fn from(item: ItemState) -> Self {
+        let ItemState { id, state, attempt, visible_in, age, key, note } = item;
+        let visible_in_ms = visible_in.map(|left| left.ms);
+        ItemInfo { id, state, attempt, visible_in_ms, age_ms: age.ms, key, note }
+    }
 }

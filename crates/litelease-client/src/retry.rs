@@ -3,30 +3,32 @@
 use std::time::Duration;
 
 use litelease_hold::{Clock, SystemClock, unique};
+use litelease_wire::{Refusal, Request};
 use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::Error;
-use crate::client::{Client, PATIENCE, nonsense, pauses, rejected, seconds};
+use crate::client::{Client, PATIENCE, pauses, rejected, seconds};
 use crate::mode::Mode;
-use crate::transport::{Outcome, Request};
+use crate::transport::{Outcome, Request as Sent, to_json, typed};
 
 /// For how long a request is repeated while the server cannot be reached.
 pub(crate) const RETRY: Duration = Duration::from_secs(30);
 
 /// An answer of the server.
-pub(crate) struct Reply {
-    answer: Result<Value, Value>,
+pub(crate) struct Reply<A> {
+    /// What was done, or why it was refused.
+    pub(crate) answer: Result<A, Refusal>,
     /// An earlier try of the same request may have been done.
     pub(crate) is_repeated: bool,
     /// It is about a receipt, and not about a grant.
     is_of_queue: bool,
 }
 
-impl Reply {
+impl<A> Reply<A> {
     /// Returns what was done, or why it cannot be.
-    pub(crate) fn done(self) -> Result<Value, Error> {
-        self.answer.map_err(|no| refusal(&no, self.is_of_queue))
+    pub(crate) fn done(self) -> Result<A, Error> {
+        self.answer.map_err(|no| refused(no, self.is_of_queue))
     }
 
     /// Checks that it was done.
@@ -34,16 +36,11 @@ impl Reply {
         self.done().map(drop)
     }
 
-    /// Returns the answer as it is: yes or no.
-    pub(crate) fn answer(self) -> Result<Value, Value> {
-        self.answer
-    }
-
     /// Checks that a verb was done that gives this reason when it is done twice.
     pub(crate) fn done_or_already(self, reason: &str) -> Result<(), Error> {
         match self.answer {
-            Err(no) if self.is_repeated && no["reason"] == *reason => Ok(()),
-            answer => answer.map(drop).map_err(|no| refusal(&no, self.is_of_queue)),
+            Err(no) if self.is_repeated && no.reason == reason => Ok(()),
+            answer => answer.map(drop).map_err(|no| refused(no, self.is_of_queue)),
         }
     }
 }
@@ -51,54 +48,52 @@ impl Reply {
 impl<M: Mode> Client<M> {
     /// Sends a request until it is answered, and reads the answer. The server knows by its key
     /// that it is the same one.
-    pub(crate) fn ask<T: Send + 'static>(
+    pub(crate) fn ask<R: Request, T: Send + 'static>(
         &self,
-        call: &'static str,
-        body: Value,
-        read: impl FnOnce(Reply) -> Result<T, Error> + Send + 'static,
+        request: R,
+        read: impl FnOnce(Reply<R::Answer>) -> Result<T, Error> + Send + 'static,
     ) -> M::Answer<T> {
         let client = self.clone();
         M::answer(&self.transport, async move {
-            let reply = client.retry(call, body, unique(), Duration::ZERO, RETRY).await?;
-            read(reply)
+            read(client.retry(&request, unique(), Duration::ZERO, RETRY).await?)
         })
     }
 
     /// Sends a request until it is answered, and reads a part of what was done.
-    pub(crate) fn ask_for<T: Send + 'static>(
+    pub(crate) fn ask_for<R: Request, T: Send + 'static>(
         &self,
-        call: &'static str,
-        body: Value,
-        read: impl FnOnce(&Value) -> Option<T> + Send + 'static,
+        request: R,
+        read: impl FnOnce(R::Answer) -> T + Send + 'static,
     ) -> M::Answer<T> {
-        self.ask(call, body, |reply| read(&reply.done()?).ok_or_else(nonsense))
+        self.ask(request, |reply| reply.done().map(read))
     }
 
     /// Sends a request under this key until it is answered. It waits for as long as `wait`, if its
     /// body has a field for that time.
-    pub(crate) async fn retry(
+    pub(crate) async fn retry<R: Request>(
         &self,
-        call: &str,
-        mut body: Value,
+        request: &R,
         tag: String,
         wait: Duration,
         patience: Duration,
-    ) -> Result<Reply, Error> {
-        let (first, path) = (SystemClock.now(), format!("/v1/{call}"));
+    ) -> Result<Reply<R::Answer>, Error> {
+        let (first, path, mut body) = (SystemClock.now(), R::CALL.path, to_json(request));
         let (mut pauses, mut is_repeated) = (pauses(), false);
+        let is_of_queue = path.starts_with(OF_QUEUES);
         loop {
             let waited = SystemClock.now().saturating_sub(first);
             let left = wait.saturating_sub(waited);
             body.get_mut("wait").into_iter().for_each(|field| *field = seconds(left).into());
-            let (path, tag, body) = (path.clone(), tag.clone(), Some(body.clone()));
-            let request = Request { path, tag, body, timeout: left.saturating_add(PATIENCE) };
-            let is_of_queue = call.starts_with("queue/");
-            let why = match self.transport.send(request).await {
+            let (path, tag, body) = (path.into(), tag.clone(), Some(body.clone()));
+            let timeout = left.saturating_add(PATIENCE);
+            let why = match self.transport.send(Sent { path, tag, body, timeout }).await {
                 Outcome::Unknown(why) | Outcome::Unreached(why) => why,
                 Outcome::Done(done) => {
-                    return Ok(Reply { answer: Ok(done), is_repeated, is_of_queue });
+                    return Ok(Reply { answer: Ok(typed(done)?), is_repeated, is_of_queue });
                 }
-                Outcome::No(no) => return Ok(Reply { answer: Err(no), is_repeated, is_of_queue }),
+                Outcome::No(no) => {
+                    return Ok(Reply { answer: Err(refusal(no)), is_repeated, is_of_queue });
+                }
                 outcome => return Err(outcome.into_error()),
             };
             if waited > wait.saturating_add(patience) {
@@ -109,44 +104,62 @@ impl<M: Mode> Client<M> {
         }
     }
 
-    /// Reads something at a path, and tries again for this long while the server cannot be reached.
-    pub(crate) fn find<T: Send + 'static>(
+    /// Reads something, and tries again for this long while the server cannot be reached.
+    pub(crate) fn find<R: Request, T: Send + 'static>(
         &self,
-        path: String,
+        request: R,
         time: Duration,
-        read: impl FnOnce(&Value) -> Option<T> + Send + 'static,
+        read: impl FnOnce(R::Answer) -> T + Send + 'static,
     ) -> M::Answer<T> {
         let client = self.clone();
+        M::answer(
+            &self.transport,
+            async move { Ok(read(client.get::<R>(path(&request), time).await?)) },
+        )
+    }
+
+    /// Reads a list page by page. `read` returns the entries of a page, and after which one the
+    /// next page begins.
+    pub(crate) fn list<R: Request, T: Send + 'static>(
+        &self,
+        request: R,
+        time: Duration,
+        read: fn(R::Answer) -> Page<T>,
+    ) -> M::Answer<Vec<T>> {
+        let client = self.clone();
         M::answer(&self.transport, async move {
-            read(&client.get(&path, time).await?).ok_or_else(nonsense)
+            let (mut all, mut after) = (Vec::new(), None);
+            loop {
+                let (entries, next) = read(client.page(&request, after.as_deref(), time).await?);
+                all.extend(entries);
+                after = next;
+                if after.is_none() {
+                    return Ok(all);
+                }
+            }
         })
     }
 
-    /// Reads a page of a list, whose entries are in this field. Returns what to append to the path
-    /// for the next page, if there is one.
-    pub(crate) async fn page(
+    /// Reads the page of a list after an entry.
+    pub(crate) async fn page<R: Request>(
         &self,
-        path: &str,
-        field: &str,
+        request: &R,
+        after: Option<&str>,
         time: Duration,
-    ) -> Result<(Vec<Value>, Option<String>), Error> {
-        let mut page = self.get(path, time).await?;
-        let next = page["next"].as_str().map(|next| format!("&after={}", encoded(next)));
-        match page[field].take() {
-            Value::Array(entries) => Ok((entries, next)),
-            _ => Err(nonsense()),
-        }
+    ) -> Result<R::Answer, Error> {
+        let mut path = path(request);
+        after.into_iter().for_each(|after| path += &format!("&after={}", encoded(after)));
+        self.get::<R>(path, time).await
     }
 
-    async fn get(&self, path: &str, time: Duration) -> Result<Value, Error> {
+    async fn get<R: Request>(&self, path: String, time: Duration) -> Result<R::Answer, Error> {
         let (first, mut pauses) = (SystemClock.now(), pauses());
         loop {
-            let request =
-                Request { path: path.into(), tag: unique(), body: None, timeout: PATIENCE };
+            let request = Sent { path: path.clone(), tag: unique(), body: None, timeout: PATIENCE };
             let why = match self.transport.send(request).await {
                 Outcome::Unknown(why) | Outcome::Unreached(why) => why,
-                Outcome::Done(found) => return Ok(found),
-                Outcome::No(no) => return Err(refusal(&no, path.starts_with("/v1/queue/"))),
+                Outcome::Done(found) => return typed(found),
+                Outcome::No(no) => return Err(refused(refusal(no), path.starts_with(OF_QUEUES))),
                 outcome => return Err(outcome.into_error()),
             };
             if SystemClock.now().saturating_sub(first) > time {
@@ -157,10 +170,23 @@ impl<M: Mode> Client<M> {
     }
 }
 
+/// The entries of a page, and after which one the next page begins.
+pub(crate) type Page<T> = (Vec<T>, Option<String>);
+
+/// The start of the paths of calls on queues.
+const OF_QUEUES: &str = "/v1/queue/";
+
 /// Returns the path of a call with a query.
-pub(crate) fn path(call: &str, query: &[(&str, &str)]) -> String {
-    let query = query.iter().map(|(field, text)| format!("{field}={}", encoded(text)));
-    format!("/v1/{call}?{}", query.collect::<Vec<_>>().join("&"))
+pub(crate) fn path<R: Request>(request: &R) -> String {
+    let fields = match to_json(request) {
+        Value::Object(fields) => fields,
+        _ => Default::default(),
+    };
+    let query = fields.iter().map(|(name, value)| match value {
+        Value::String(text) => format!("{name}={}", encoded(text)),
+        value => format!("{name}={value}"),
+    });
+    format!("{}?{}", R::CALL.path, query.collect::<Vec<_>>().join("&"))
 }
 
 /// Encodes a text for a query.
@@ -177,12 +203,16 @@ fn encoded(text: &str) -> String {
     encoded
 }
 
-fn refusal(no: &Value, is_of_queue: bool) -> Error {
-    let text = |field: &str| no[field].as_str();
-    match (text("reason"), no["requested"]["requester"].as_str()) {
-        (Some(reason), _) if is_of_queue => Error::Stale { reason: reason.into() },
-        (_, Some(requester)) => Error::RequestedBy { requester: requester.into() },
-        _ => rejected(no),
+/// Reads a refusal. A proxy may have written another one.
+pub(crate) fn refusal(no: Value) -> Refusal {
+    typed(no).unwrap_or_else(|_| Refusal::new("rejected", "the server has refused it"))
+}
+
+fn refused(no: Refusal, is_of_queue: bool) -> Error {
+    match no.requested {
+        _ if is_of_queue => Error::Stale { reason: no.reason },
+        Some(requested) => Error::RequestedBy { requester: requested.requester },
+        None => rejected(no),
     }
 }
 
@@ -192,7 +222,9 @@ mod tests {
 
     #[test]
     fn texts_of_a_query_are_encoded() {
-        let path = path("leases", &[("limit", "500"), ("prefix", "a b/ä&=")]);
-        assert_eq!(path, "/v1/leases?limit=500&prefix=a%20b%2F%C3%A4%26%3D");
+        let prefix = Some("a b/ä&=".to_owned());
+        let (queue, after) = (None, None);
+        let path = path(&litelease_wire::ListQueues { queue, prefix, after, limit: Some(500) });
+        assert_eq!(path, "/v1/queues?limit=500&prefix=a%20b%2F%C3%A4%26%3D");
     }
 }

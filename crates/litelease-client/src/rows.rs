@@ -8,9 +8,9 @@ use litelease_hold::{Clock, Current, Due, HeldGrant, Loss, Notice, Renewal, Rows
 
 use serde_json::Value;
 
-use crate::client::{Client, duration, from_now, nonsense};
+use crate::client::{Client, from_now};
 use crate::held_names::HeldNames;
-use crate::kind::{Kind, loss};
+use crate::kind::{GrantCall, Kind, loss, renewed_for};
 use crate::mode::Mode;
 use crate::transport::Transport;
 
@@ -50,15 +50,9 @@ impl ServerRows {
     }
 
     /// Sends a call on a grant once.
-    fn call(
-        &self,
-        call: &str,
-        grant: &HeldGrant,
-        ttl: Option<Duration>,
-        timeout: Duration,
-    ) -> Result<Value, Loss> {
+    fn call(&self, call: GrantCall, grant: &HeldGrant, timeout: Duration) -> Result<Value, Loss> {
         let HeldGrant { name, token, secret, .. } = grant;
-        let request = self.kind.request(call, name, secret, ttl, timeout);
+        let request = self.kind.request(call, name, secret, timeout);
         let transport = Arc::clone(&self.transport);
         let sent = self.transport.wait(async move { transport.send(request).await });
         let answer = sent.and_then(|outcome| self.kind.read(secret, outcome));
@@ -69,11 +63,10 @@ impl ServerRows {
         let ttl = due.grant.ttl;
         if due.progress.is_some() && matches!(self.kind, Kind::Name) {
             // The server counts it from now on: at most a third of the ttl too long.
-            self.call("progress", due.grant, None, timeout)?;
+            self.call(GrantCall::Progress, due.grant, timeout)?;
         }
-        let renewed = self.call("renew", due.grant, Some(ttl), timeout)?;
-        let left = duration(&renewed["expires_in"]);
-        let left = left.ok_or_else(|| Loss::CannotRenew { error: nonsense().to_string() })?;
+        let renewed = self.call(GrantCall::Renew(ttl), due.grant, timeout)?;
+        let left = renewed_for(renewed).map_err(|error| loss(due.grant.token, error))?;
         Ok(Renewal { expires_at_ms: from_now(left), granted: (left < ttl).then_some(left) })
     }
 }
@@ -116,7 +109,7 @@ impl Rows for ServerRows {
             return Ok(());
         }
         let timeout = self.timeout(grant, if self.is_beside { time } else { LEFTOVER });
-        let released = self.call("release", grant, None, timeout).map(drop);
+        let released = self.call(GrantCall::Release, grant, timeout).map(drop);
         let mut unanswered = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
         if released.as_ref().is_err_and(Loss::may_pass) {
             unanswered.insert(secret.clone());

@@ -1,12 +1,14 @@
 //! Slots of a pool: borrowed, renewed in the background, and returned.
 
-use serde_json::{Value, json};
+use litelease_wire::{Borrow, SlotBorrow, SlotLease};
+use serde_json::Value;
 
 use crate::Error;
-use crate::client::{Client, nonsense};
+use crate::client::{Client, seconds};
 use crate::hold::{Held, HoldOptions};
 use crate::kind::Kind;
 use crate::mode::{Blocking, Mode};
+use crate::transport::{to_json, typed};
 
 /// A pool that is known by its URL, which is its secret. It needs no access key.
 ///
@@ -68,7 +70,8 @@ impl<M: Mode> Pool<M> {
     /// ```
     pub fn hold(&self, options: HoldOptions, note: &str) -> M::Answer<Slot<M>> {
         let kind = Kind::PoolSlot(self.path.clone());
-        self.client.borrow(kind, "the pool", json!({ "note": note }), options)
+        let borrow = Borrow { ttl: seconds(options.ttl), wait: 0.0, note: Some(note.into()) };
+        self.client.borrow(kind, "the pool", to_json(&borrow), options)
     }
 }
 
@@ -93,8 +96,14 @@ impl<M: Mode> Client<M> {
         options: HoldOptions,
         note: &str,
     ) -> M::Answer<Slot<M>> {
-        let claim = json!({ "name": name, "count": count, "note": note });
-        self.borrow(Kind::Slot, name, claim, options)
+        let borrow = SlotBorrow {
+            name: name.into(),
+            count: count.into(),
+            ttl: seconds(options.ttl),
+            wait: 0.0,
+            note: Some(note.into()),
+        };
+        self.borrow(Kind::Slot, name, to_json(&borrow), options)
     }
 
     fn borrow(
@@ -108,7 +117,7 @@ impl<M: Mode> Client<M> {
         M::obtain(&self.transport, async move {
             let acquired = client.acquire_held(kind, &name, claim, options).await?;
             let (held, answer, taken) = acquired;
-            let position = answer["position"].as_i64().ok_or_else(nonsense)?;
+            let SlotLease { position, .. } = typed(answer)?;
             Ok((Slot { held, position }, taken))
         })
     }

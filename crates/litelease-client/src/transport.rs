@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use hyper::Response;
 use litelease_hold::unique;
+use litelease_wire as wire;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -18,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::Error;
 use crate::builder;
+use crate::client::nonsense;
 use crate::connection::{Connections, EventStream};
 
 /// Carries out the verbs of a client, and sends their requests.
@@ -151,9 +154,21 @@ pub(crate) fn died() -> Error {
 
 impl Request {
     /// Returns a call under a key of its own.
-    pub(crate) fn new(call: &str, body: Value, timeout: Duration) -> Self {
-        Request { path: format!("/v1/{call}"), tag: unique(), body: Some(body), timeout }
+    pub(crate) fn new<R: wire::Request>(request: &R, timeout: Duration) -> Self {
+        let (path, body) = (R::CALL.path.into(), Some(to_json(request)));
+        Request { path, tag: unique(), body, timeout }
     }
+}
+
+/// Writes the body of a request.
+pub(crate) fn to_json<R: wire::Request>(request: &R) -> Value {
+    // Requests have no maps with other keys than texts, so this cannot fail.
+    serde_json::to_value(request).unwrap_or_default()
+}
+
+/// Reads an answer.
+pub(crate) fn typed<A: DeserializeOwned>(answer: Value) -> Result<A, Error> {
+    serde_json::from_value(answer).map_err(|_| nonsense())
 }
 
 impl Outcome {

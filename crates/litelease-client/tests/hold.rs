@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use litelease_client::{HoldOptions, Loss};
 use serde_json::json;
-use stub::{Reply, Stub, eventually, grant};
+use stub::{Reply, Stub, eventually, grant, refusal};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -20,9 +20,13 @@ const SOON: Duration = Duration::from_secs(8);
 /// The token of the lease that this event shows, if it is live.
 fn event(kind: &str, token: Option<i64>) -> String {
     let lease = match token {
-        Some(token) => json!({ "name": "x", "owner": "a", "token": token, "expires_in": 30 }),
+        Some(token) => json!({
+            "name": "x", "owner": "a", "token": token, "expires_in": 30, "expires_at_unix": 60,
+        }),
         // The server says the token of the lease that has ended.
-        None => json!({ "name": "x", "owner": null, "token": 1, "expires_in": null }),
+        None => json!({
+            "name": "x", "owner": null, "token": 1, "expires_in": null, "expires_at_unix": null,
+        }),
     };
     format!("event: {kind}\ndata: {}\n\n", json!({ "leases": [lease] }))
 }
@@ -75,7 +79,7 @@ fn a_hold_hears_of_a_break_or_a_successor_before_its_next_renewal() {
                 opened.lock().unwrap().push(sender);
                 Reply::Events(events)
             }
-            "/v1/renew" => Reply::Json(409, json!({ "reason": "superseded", "by": 2 })),
+            "/v1/renew" => Reply::Json(409, refusal("superseded", Some(2), None)),
             path => grant(path, body),
         });
         let held = server.client().hold("x", HoldOptions::new(TTL)).unwrap();
@@ -137,7 +141,7 @@ fn neither_a_hold_nor_a_release_waits_for_a_renewal_that_is_under_way() {
 #[test]
 fn the_progress_of_a_holder_is_stored_with_its_next_renewal() {
     let server = Stub::new(|path, body| match path {
-        "/v1/progress" => Reply::Json(200, json!({ "progressed": true })),
+        "/v1/progress" => Reply::Json(200, json!({ "progressed": true, "name": "x", "token": 1 })),
         path => grant(path, body),
     });
     let held = server.client().hold("x", HoldOptions::new(Duration::from_secs(2))).unwrap();

@@ -7,21 +7,25 @@ mod batch;
 mod bounds;
 mod expiry_schedule;
 mod inbox;
-mod items;
-mod names;
-mod payloads;
+pub(crate) mod items;
+pub(crate) mod names;
+pub(crate) mod payloads;
 mod queue;
+mod reader;
 mod requests;
 mod served_file;
+pub(crate) mod slots;
 mod undelivered;
 mod wait_lists;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use litelease::{Error, Lease, LeaseRow, Litelease, Scope, is_live};
-use litelease_store::{Store, Value};
+use litelease::{Error, Litelease};
 use tokio::sync::broadcast;
+
+pub(crate) use self::batch::{Done, Served, duration};
+pub(crate) use self::reader::{NameState, Reader};
 
 use self::batch::Batch;
 use self::inbox::{Inbox, MAX_READ_TIME};
@@ -29,11 +33,11 @@ use self::requests::Requests;
 use self::served_file::{CHANGE_POLL_INTERVAL, ServedFile};
 use self::undelivered::Undelivered;
 use self::wait_lists::WaitLists;
-use crate::access::Which;
+use crate::answer::{Answer, PoolAnswer, PoolSnapshot, QueueAnswer, UndeliveredGrant};
+use crate::failure::Failure;
 use crate::high_water::HighWater;
 use crate::job::{
-    Answer, Answered, Answers, AnyLease, Grant, Id, Job, JobError, Page, Receiver,
-    RecvTimeoutError, Reply, Riders, State, Timed, receive,
+    Answered, Answers, Id, Job, JobError, Read, Receiver, RecvTimeoutError, SendAnswer, receive,
 };
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
@@ -41,16 +45,9 @@ use crate::options::Options;
 use crate::pending_grant::deliver;
 use crate::server_lock::ServerLock;
 use crate::shares::{Pot, Thing};
-use crate::value;
 
 /// How often to check the lock of the server while no client waits or watches.
 const IDLE: Duration = Duration::from_secs(5);
-
-/// How many rows one page of leases may look at: the others wait meanwhile.
-const MOST_ROWS: usize = 10_000;
-
-/// The longest value that a page of leases shows, in bytes.
-const MOST_VALUE: usize = 1024;
 
 /// The pool or name that has changed, or `None` if anything may have, access keys as well.
 pub(crate) type Changed = Option<Id>;
@@ -180,12 +177,10 @@ impl Committer {
             Job::Look { id, with_slots, reply } => {
                 self.inbox.looks.push_back((id, with_slots, reply));
             }
-            job @ (Job::Leases { .. } | Job::Queues { .. } | Job::LastCheckpoint { .. }) => {
-                self.inbox.reads.push_back(job)
-            }
-            // Short, and other jobs wait for it.
-            job @ (Job::AdmitKey { .. } | Job::Admit { .. }) => self.inbox.reads.push_front(job),
-            Job::Ready { reply } => self.inbox.readies.push(reply),
+            // Others wait for a short one.
+            Job::Read { read, is_first: true } => self.inbox.reads.push_front(read),
+            Job::Read { read, is_first: false } => self.inbox.reads.push_back(read),
+            Job::Ready(reply) => self.inbox.readies.push(reply),
             Job::Leave { id, place } => {
                 if self.waiting.leave(&id, place) {
                     self.announce(Some(id));
@@ -197,16 +192,7 @@ impl Committer {
                 self.answers = None;
                 self.waiting.stop();
             }
-            job @ (Job::Register { .. }
-            | Job::Delete { .. }
-            | Job::Grant(_)
-            | Job::Named(_)
-            | Job::Queued(_)
-            | Job::Many(_)
-            | Job::Return { .. }
-            | Job::Renew { .. }
-            | Job::BreakSlot { .. }
-            | Job::Keep { .. }) => self.inbox.push(job),
+            job @ (Job::Grant(_) | Job::Work(_) | Job::Many(_)) => self.inbox.push(job),
         }
     }
 
@@ -223,7 +209,7 @@ impl Committer {
         let mut batch = Batch::default();
         let started = Instant::now();
         let begun = self.file.begin();
-        let done = begun.and_then(|()| self.fill(&mut batch, jobs, &grants, &due));
+        let done = begun.and_then(|()| Ok(self.fill(&mut batch, jobs, &grants, &due)?));
         let count = *done.as_ref().unwrap_or(&0);
         match self.file.end(done.map(|_| ())) {
             Ok(took) => {
@@ -253,7 +239,7 @@ impl Committer {
         &mut self,
         batch: &mut Batch,
         jobs: &Receiver<Job>,
-        grants: &[Grant],
+        grants: &[UndeliveredGrant],
         due: &[Id],
     ) -> Result<usize, Error> {
         // Read the clock under the write lock: waiting for the lock takes time too.
@@ -315,25 +301,19 @@ impl Committer {
         let (mut newest, now_ms) = (0, (self.clock)());
         let last_name = names::last_grant(&batch.answers, &self.file.db);
         for Answered { id, answer, .. } in &mut batch.answers {
-            let is_live = match answer {
-                Ok(Answer::Lent { borrowed, .. }) => {
-                    newest = newest.max(borrowed.slot.token);
-                    borrowed.slot.is_live(now_ms)
-                }
-                Ok(Answer::Granted { lease, .. }) => is_live(lease.lease.expires_at_ms, now_ms),
-                Ok(Answer::Delivered(item)) => is_live(item.deadline_ms, now_ms),
-                _ => continue,
-            };
-            match is_live {
-                true => self.metrics.lent(),
+            let Ok(granted) = &*answer else { continue };
+            if let Answer::Pool(PoolAnswer::Lent { borrowed, .. }) = granted {
+                newest = newest.max(borrowed.slot.token);
+            }
+            match granted.is_live_grant(now_ms) {
+                None => {}
+                Some(true) => self.metrics.lent(),
                 // The commit took longer than the ttl. An item that nobody hears of is not
                 // delivered.
-                false => {
+                Some(false) => {
                     let late = std::mem::replace(answer, Err(JobError::TooShort));
-                    if let Ok(late @ Answer::Delivered(_)) = late {
-                        late.undelivered(id)
-                            .into_iter()
-                            .for_each(|grant| self.undelivered.push(grant));
+                    if let Ok(late @ Answer::Queue(QueueAnswer::Delivered(_))) = late {
+                        self.undelivered.extend(late.undelivered(id));
                     }
                 }
             }
@@ -351,7 +331,7 @@ impl Committer {
 
     /// Answers the jobs of a commit that failed. If it may have been stored all the same, its
     /// grants are returned once the database works again.
-    fn fail(&mut self, mut batch: Batch, grants: Vec<Grant>, error: &Error) {
+    fn fail(&mut self, mut batch: Batch, grants: Vec<UndeliveredGrant>, error: &Failure) {
         // Jobs behind the one that failed are answered too.
         let failure = self.file.failure();
         for job in std::mem::take(&mut batch.unfinished) {
@@ -365,13 +345,11 @@ impl Committer {
             // The text of an error may have the path of the file in it, but no id of a pool.
             tracing::error!(error = %error, requests = batch.answers.len(), "the database failed");
         }
-        self.undelivered.put_back(grants);
+        self.undelivered.extend(grants);
         self.waiting.retry_all((self.clock)());
         for Answered { id, answer, .. } in &mut batch.answers {
             let failed = std::mem::replace(answer, Err(failure));
-            if let Some(grant) = failed.ok().and_then(|answer| answer.undelivered(id)) {
-                self.undelivered.push(grant);
-            }
+            self.undelivered.extend(failed.ok().and_then(|answer| answer.undelivered(id)));
         }
         self.hand_over(batch.answers);
         self.undelivered.pause();
@@ -411,11 +389,12 @@ impl Committer {
     fn look(&self, id: &Id, with_slots: bool) -> Result<Answer, JobError> {
         let now_ms = (self.clock)();
         match self.file.snapshot(id, with_slots, now_ms) {
-            Ok(Some((info, None))) => Ok(Answer::Pool(info)),
+            Ok(Some((info, None))) => Ok(PoolAnswer::pool(id, info).into()),
             Ok(Some((info, Some(slots)))) => {
-                Ok(Answer::State(State { info, slots, waiters: self.waiting.len_of(id), now_ms }))
+                let waiters = self.waiting.len_of(id);
+                Ok(PoolAnswer::Snapshot(PoolSnapshot { info, slots, waiters, now_ms }).into())
             }
-            Ok(None) | Err(Error::NoSuchPool) => Err(JobError::NoSuchPool),
+            Ok(None) | Err(Failure::Database(Error::NoSuchPool)) => Err(JobError::NoSuchPool),
             Err(error) => {
                 tracing::error!(error = %error, "the database failed");
                 Err(self.file.failure())
@@ -430,106 +409,27 @@ impl Committer {
         }
         self.file.refresh_keys();
         if self.file.check_mirror().is_err() {
-            let reads = std::mem::take(&mut self.inbox.reads);
-            let replies = reads.into_iter().filter_map(Job::into_reply);
-            replies.for_each(|(_, reply)| _ = reply.send(Err(self.file.failure())));
+            for read in std::mem::take(&mut self.inbox.reads) {
+                read(Err(self.file.failure()))();
+            }
             return;
         }
         let started = Instant::now();
         while started.elapsed() < MAX_READ_TIME
-            && let Some(job) = self.inbox.reads.pop_front()
+            && let Some(read) = self.inbox.reads.pop_front()
         {
-            let Some((reply, answer)) = self.read(job) else { continue };
+            let send = self.read(read);
             // Another process may have removed a key in the commit that was just read. Counted
             // before the answer goes out, so that a stream looks for its key again.
             self.file.refresh_keys();
-            // The client may be gone.
-            let _ = reply.send(answer);
+            send();
         }
     }
 
-    /// Does a job that only reads. Returns its answer, and the sender to answer.
-    fn read(&self, job: Job) -> Option<(Reply, Result<Answer, JobError>)> {
-        let (now_ms, keys) = ((self.clock)(), self.file.served().keys);
-        let check = |caller, scope, names: &Which| keys.check(caller, scope, names.names(), now_ms);
-        Some(match job {
-            Job::Admit { caller, scope, names, reply } => {
-                (reply, check(caller, scope, &names).map(|()| Answer::Admitted))
-            }
-            Job::AdmitKey { caller, reply } => {
-                (reply, keys.check_key(caller, now_ms).map(|()| Answer::Admitted))
-            }
-            Job::LastCheckpoint { caller, name, reply } => {
-                // A successor reads where it goes on, so a key that may claim may read it, too.
-                let names = Which::One(name.clone());
-                let checked = check(caller, Scope::Claim, &names)
-                    .or_else(|_| check(caller, Scope::Observe, &names));
-                (reply, checked.and_then(|()| self.last_checkpoint(&name)))
-            }
-            Job::Queues { look, reply } => {
-                (reply, look(&self.file.db, now_ms).map(Answer::Queues).map_err(failed))
-            }
-            Job::Leases { caller, page, reply } => {
-                let checked =
-                    caller.map_or(Ok(()), |caller| check(caller, Scope::Observe, &page.names));
-                (reply, checked.and_then(|()| self.page(&page, now_ms)))
-            }
-            _ => return None,
-        })
-    }
-
-    fn last_checkpoint(&self, name: &str) -> Result<Answer, JobError> {
-        let read = self.file.db.last_checkpoint(name);
-        let name = name.to_owned();
-        read.map(|checkpoint| Answer::Checkpoint { name, checkpoint }).map_err(failed)
-    }
-
-    /// Reads one name, or a page of live leases.
-    fn page(&self, page: &Page, now_ms: i64) -> Result<Answer, JobError> {
-        let db = &self.file.db;
-        let read = match &page.names {
-            Which::One(name) => db.token(name).and_then(|token| {
-                let current = db.at(now_ms).inspect(name)?;
-                let riders = match &current {
-                    Some(current) => payloads::riders(db, current, now_ms)?,
-                    None => None,
-                };
-                let current = current.map(|current| Timed::at(now_ms, current));
-                Ok(Answer::Name {
-                    name: name.to_string(),
-                    token,
-                    current: current.map(|current| Timed { riders, ..current }),
-                    waiters: self.waiting.len_of(&Id::Name(name.clone())),
-                })
-            }),
-            Which::Under(prefix) => {
-                let after = page.after.as_deref();
-                let read = |store: &Store| {
-                    let keep =
-                        |row: litelease_store::Row<'_>, value: Value<'_>| match row.live(now_ms) {
-                            Some(lease) => Some(live(lease.into_owned(), value, now_ms)),
-                            None => page
-                                .all
-                                .then(|| AnyLease::Ended { row: LeaseRow::from(row), now_ms }),
-                        };
-                    store.page(prefix, after, page.limit, MOST_ROWS, keep)
-                };
-                db.with_store(read).map(|(leases, next)| match page.all {
-                    true => Answer::AllLeases { leases, next },
-                    false => {
-                        let live = |lease| match lease {
-                            AnyLease::Live(timed) => Some(timed),
-                            AnyLease::Ended { .. } => None,
-                        };
-                        Answer::Leases {
-                            leases: leases.into_iter().filter_map(live).collect(),
-                            next,
-                        }
-                    }
-                })
-            }
-        };
-        read.map_err(failed)
+    /// Reads something. Returns what sends the answer.
+    fn read(&self, read: Read) -> SendAnswer {
+        let (db, keys) = (&self.file.db, self.file.served().keys);
+        read(Ok(&Reader { db, keys, waiting: &self.waiting, now_ms: (self.clock)() }))
     }
 
     fn answer_readies(&mut self) {
@@ -537,30 +437,11 @@ impl Committer {
             return;
         }
         let writable = self.file.check_writable();
-        let answer = writable.map(|()| Answer::Ready).map_err(JobError::NotReady);
+        let answer = writable.map_err(JobError::NotReady);
         for reply in self.inbox.readies.drain(..) {
             // The client may be gone.
-            let _ = reply.send(answer.clone());
+            let _ = reply.send(answer);
         }
-    }
-}
-
-/// Returns a live lease of a page with what it has attached, unless that is too long for a page.
-fn live(lease: Lease, value: Value<'_>, now_ms: i64) -> AnyLease {
-    let value = match value {
-        Value::Text(text) if text.len() > MOST_VALUE => None,
-        Value::Blob(bytes) if bytes.len() > MOST_VALUE => None,
-        value => Some(value::owned(value)),
-    };
-    AnyLease::Live(Timed { riders: Riders::of(value, None), ..Timed::at(now_ms, lease) })
-}
-
-/// Returns what a client is told about a read that failed.
-fn failed(error: Error) -> JobError {
-    tracing::error!(kind = error.kind(), "the database failed");
-    match error {
-        Error::InvalidLeaseRow(_) | Error::SchemaMismatch { .. } => JobError::Damaged,
-        _ => JobError::Database,
     }
 }
 

@@ -9,16 +9,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use litelease::Scope;
-use serde_json::{Value, json};
+use litelease_wire::{EndedLease, KnownLease, LeaseNews};
+use serde::Serialize;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::access::{Caller, Which};
-use crate::answer::{self, Body, HttpError, Response};
+use crate::answer::{Answer, LeaseWithRemaining, PoolAnswer, PoolSnapshot};
 use crate::committer::Changed;
 use crate::http::App;
-use crate::job::{Answer, Id, Job, JobError, Page, State, Timed};
+use crate::job::{Id, JobError};
+use crate::response::{Body, HttpError, Response};
 
 /// The shortest time between two reports. Changes that come faster are reported together.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
@@ -79,8 +81,8 @@ struct News {
 
 /// The state of a subject at one time.
 enum Seen {
-    Pool(State),
-    Names(Vec<Timed>),
+    Pool(PoolSnapshot),
+    Names(Vec<LeaseWithRemaining>),
 }
 
 /// The most leases that a stream shows.
@@ -303,18 +305,22 @@ impl Subject {
         let names = match self {
             Subject::Pool(id) => {
                 return match app.look(id, true).await? {
-                    Answer::State(state) => Ok(Seen::Pool(state)),
+                    Answer::Pool(PoolAnswer::Snapshot(state)) => Ok(Seen::Pool(state)),
                     _ => Err(JobError::Database),
                 };
             }
             Subject::Names(names) => names.clone(),
         };
-        let page = Page { names, after: None, limit: MOST_WATCHED, all: false };
-        match app.ask(|reply| Job::Leases { caller: None, page, reply }).await? {
-            Answer::Leases { leases, .. } => Ok(Seen::Names(leases)),
-            Answer::Name { current, .. } => Ok(Seen::Names(current.into_iter().collect())),
-            _ => Err(JobError::Database),
-        }
+        let leases = app.read(false, move |reader| {
+            Ok(match names {
+                Which::One(name) => reader.name(&name)?.current.into_iter().collect(),
+                Which::Under(prefix) => {
+                    let (rows, _) = reader.page(&prefix, None, MOST_WATCHED, false)?;
+                    rows.into_iter().flatten().collect()
+                }
+            })
+        });
+        leases.await.map(Seen::Names)
     }
 
     fn has(&self, id: &Id) -> bool {
@@ -330,8 +336,8 @@ impl Seen {
     /// Writes the whole state as an event.
     fn text(&self) -> Bytes {
         match self {
-            Seen::Pool(state) => format!("data: {}\n\n", answer::state(state)).into(),
-            Seen::Names(leases) => event("state", leases.iter().map(answer::lease)),
+            Seen::Pool(state) => format!("data: {}\n\n", json(&state.to_wire())).into(),
+            Seen::Names(leases) => event("state", leases.iter().map(live)),
         }
     }
 
@@ -339,17 +345,24 @@ impl Seen {
     fn since(&self, last: &Seen) -> Bytes {
         let (Seen::Names(leases), Seen::Names(last)) = (self, last) else { return self.text() };
         let (now, before) = (by_name(leases), by_name(last));
-        let is_new = |timed: &&Timed| {
-            before.get(timed.lease.name.as_str()).is_none_or(|last| !timed.is_same(last))
+        let is_new = |lease: &&LeaseWithRemaining| {
+            before.get(lease.lease.name.as_str()).is_none_or(|last| !lease.is_same(last))
         };
         let new = leases.iter().filter(is_new);
-        let over = last.iter().filter(|timed| !now.contains_key(timed.lease.name.as_str()));
-        let over = over.map(|timed| {
-            let mut ended = answer::ended(&timed.lease.name);
-            ended["token"] = timed.lease.token.into();
-            ended
+        let over = last.iter().filter(|lease| !now.contains_key(lease.lease.name.as_str()));
+        let over = over.map(|lease| {
+            KnownLease::Ended(EndedLease {
+                expired_for: None,
+                expires_at_unix: (),
+                expires_in: (),
+                last_owner: None,
+                name: lease.lease.name.clone(),
+                owner: (),
+                state: None,
+                token: lease.lease.token,
+            })
         });
-        event("change", new.map(answer::lease).chain(over))
+        event("change", new.map(live).chain(over))
     }
 
     /// Checks whether two states differ in time only.
@@ -368,20 +381,29 @@ impl Seen {
     fn until_expiry(&self, clock: fn() -> i64) -> Duration {
         let next = match self {
             Seen::Pool(state) => state.slots.iter().map(|row| row.slot.expires_at_ms).min(),
-            Seen::Names(leases) => leases.iter().map(|timed| timed.lease.expires_at_ms).min(),
+            Seen::Names(leases) => leases.iter().map(|lease| lease.lease.expires_at_ms).min(),
         };
         let left_ms = next.map_or(i64::MAX, |at_ms| at_ms.saturating_sub(clock()));
         Duration::from_millis(left_ms.max(1).unsigned_abs())
     }
 }
 
-fn by_name(leases: &[Timed]) -> HashMap<&str, &Timed> {
-    leases.iter().map(|timed| (timed.lease.name.as_str(), timed)).collect()
+fn by_name(leases: &[LeaseWithRemaining]) -> HashMap<&str, &LeaseWithRemaining> {
+    leases.iter().map(|lease| (lease.lease.name.as_str(), lease)).collect()
 }
 
-fn event(kind: &str, leases: impl Iterator<Item = Value>) -> Bytes {
-    let leases: Vec<Value> = leases.collect();
-    format!("event: {kind}\ndata: {}\n\n", json!({ "leases": leases })).into()
+fn live(lease: &LeaseWithRemaining) -> KnownLease {
+    KnownLease::Live(lease.clone().into_wire())
+}
+
+fn event(kind: &str, leases: impl Iterator<Item = KnownLease>) -> Bytes {
+    let news = LeaseNews { leases: leases.collect() };
+    format!("event: {kind}\ndata: {}\n\n", json(&news)).into()
+}
+
+fn json(value: &impl Serialize) -> String {
+    // News have no maps with other keys than texts, so this cannot fail.
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 fn report_interval(bytes: usize) -> Duration {

@@ -5,11 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use litelease::rusqlite::{self, Connection, ErrorCode, ffi};
+use litelease::rusqlite::Connection;
 use litelease::{Error, Litelease, LockError};
 use litelease_sys::create_private;
 
 use crate::error::OpenError;
+use crate::failure::Failure;
 use crate::high_water::HighWater;
 use crate::served_rows;
 use crate::server_lock::ServerLock;
@@ -114,40 +115,8 @@ pub(crate) fn touch(db: &Litelease) -> Result<(), Error> {
     Ok(db.conn().execute_batch(&format!("PRAGMA user_version = {version}"))?)
 }
 
-/// Returns why a write failed, without the path of the file or anything in it.
-pub(crate) fn reason(error: &Error) -> &'static str {
-    let (Error::Sqlite(error) | Error::CommitUnknown(error)) = error else {
-        return "the database cannot be written: the server's log says why";
-    };
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => {
-            "the disk is full: nothing can be lent out until there is room"
-        }
-        Some(ErrorCode::SystemIoFailure) => {
-            "the disk fails, or the database file was moved: the server's log says more"
-        }
-        Some(ErrorCode::CannotOpen) => "the engine does not answer, or another server writes",
-        Some(ErrorCode::ReadOnly) => {
-            "the server may not write the database: check who owns the file and its folder"
-        }
-        Some(ErrorCode::FileLockingProtocolFailed) => "another server has the database",
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            "another program keeps the database locked: end its transaction"
-        }
-        _ => "the database cannot be written: the server's log says why",
-    }
-}
-
 /// Checks that the file is still where it was opened. Grants in a file that was deleted or
 /// replaced would be invisible to other processes.
-pub(crate) fn check_place(db: &Litelease) -> Result<(), Error> {
-    match db.has_moved() {
-        false => Ok(()),
-        true => {
-            let text = "the database file was moved, deleted or replaced while it was served: nothing is granted \
-                        in it any more; put it back, or start again";
-            let code = ffi::Error::new(ffi::SQLITE_IOERR);
-            Err(Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(text.into()))))
-        }
-    }
+pub(crate) fn check_place(db: &Litelease) -> Result<(), Failure> {
+    if db.has_moved() { Err(Failure::FileMoved) } else { Ok(()) }
 }

@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 
 use httparse::{Error, Status};
 
-use crate::answer::HttpError;
 use crate::request::{Head, text};
+use crate::response::HttpError;
 
 /// The longest head that is accepted, in bytes.
 pub(crate) const LONGEST_HEAD: usize = 16 * 1024;
@@ -228,7 +228,7 @@ fn is_trailer(line: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::body::LONGEST;
+    use litelease_wire::LONGEST;
 
     fn framed(text: &str) -> Result<Option<(String, Framing, usize)>, u16> {
         head(text.as_bytes(), |head| format!("{} {:?} {}", head.method, head.authority, head.path))

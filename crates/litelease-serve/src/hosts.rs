@@ -3,9 +3,9 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::answer::HttpError;
 use crate::page;
 use crate::request::{Head, text};
+use crate::response::HttpError;
 
 /// Checks Host and Origin of a request.
 pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), HttpError> {

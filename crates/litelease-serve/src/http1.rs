@@ -14,14 +14,14 @@ use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use litelease_wire::LONGEST;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::sync::mpsc;
 
 use crate::access::Caller;
-use crate::answer::{ALWAYS, Body, HttpError, Response};
-use crate::body::LONGEST;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
 use crate::http::{App, Request};
+use crate::response::{ALWAYS, Body, HttpError, Response};
 use crate::server::patience;
 use crate::shares::Share;
 use crate::stream::Stream;
@@ -537,10 +537,11 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::answer::Unsent;
+    use crate::answer::UndeliveredGrant;
     use crate::http;
-    use crate::job::{Grant, Id, Job, Receiver};
+    use crate::job::{Id, Job, Receiver};
     use crate::options::Options;
+    use crate::response::Unsent;
 
     /// Returns a connection whose send buffer is full, its client, which reads nothing, and the
     /// jobs that are sent to the committer.
@@ -622,7 +623,7 @@ mod tests {
                 .await,
             );
             let jobs = connection.app.jobs.clone();
-            let grant = Grant::Slot { id: Id::Pool("p".into()), lease: "lease".into() };
+            let grant = UndeliveredGrant::Slot { id: Id::Pool("p".into()), lease: "lease".into() };
             let unsent = Unsent { jobs, grant: Some(grant.clone()) };
             let mut response = Response::new(200, "text/plain", "");
             response.body = Body::Whole { text: "lent".into(), unsent: Some(unsent) };

@@ -11,16 +11,14 @@ use shuttle::sync::mpsc;
 #[cfg(not(test))]
 use std::sync::mpsc;
 
-use litelease::rusqlite::types;
-use litelease::{
-    Borrowed, Checkpoint, Lease, LeaseRow, PoolInfo, Reason, Scope, SlotInfo, SlotRow, StaleReason,
-};
+use litelease::Scope;
 use litelease_store::ManyItems;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use crate::access::{Caller, Which};
-use crate::queues;
+use crate::access::Caller;
+use crate::answer::{Answer, UndeliveredGrant};
+use crate::committer::{Done, Reader, Served};
 use crate::shares::{Exceeded, Share};
 
 /// What a request is about, as it is stored.
@@ -64,145 +62,108 @@ pub(crate) struct Answered {
 
 /// One thing for the committer to do.
 pub(crate) enum Job {
-    Register {
-        caller: Caller,
-        id: Id,
-        count: i64,
-        reply: Reply,
-    },
-    Delete {
-        id: Id,
-        reply: Reply,
-    },
     Grant(GrantJob),
-    Return {
-        id: Id,
-        lease: String,
-        reply: Reply,
-    },
-    Renew {
-        id: Id,
-        lease: String,
-        ttl_ms: i64,
-        reply: Reply,
-    },
-    /// Ends any holder's lease on a slot.
-    BreakSlot {
-        id: Id,
-        position: i64,
-        token: i64,
-        reply: Reply,
-    },
-    /// A verb on a name, except a claim.
-    Named(NamedJob),
-    /// A verb on a queue, except a receive.
-    Queued(QueueJob),
+    /// Anything else that writes.
+    Work(Box<Work>),
     /// A change of many items of a queue.
     Many(ManyJob),
-    Keep {
-        id: Id,
-        lease: String,
-        reply: Reply,
-    },
     /// Reads a pool, and its slots only if they are wanted: there may be many.
     Look {
         id: Id,
         with_slots: bool,
         reply: Reply,
     },
-    /// Reads leases on names.
-    Leases {
-        /// The client, if it is not known to be allowed to.
-        caller: Option<Caller>,
-        page: Page,
-        reply: Reply,
-    },
-    /// Looks at queues, where there is no file to do it beside the committer.
-    Queues {
-        look: queues::Look,
-        reply: Reply,
-    },
-    /// Reads the latest checkpoint of a name.
-    LastCheckpoint {
-        caller: Caller,
-        name: Arc<str>,
-        reply: Reply,
-    },
-    /// Asks whether a client has a valid access key, whatever that allows.
-    AdmitKey {
-        caller: Caller,
-        reply: Reply,
-    },
-    /// Asks whether a client may do something.
-    Admit {
-        caller: Caller,
-        scope: Scope,
-        names: Which,
-        reply: Reply,
+    /// Reads something else.
+    Read {
+        read: Read,
+        /// It is short, and another job waits for it.
+        is_first: bool,
     },
     /// Asks whether the file can be written.
-    Ready {
-        reply: Reply,
-    },
+    Ready(oneshot::Sender<Result<(), JobError>>),
     /// A client no longer waits.
     Leave {
         id: Id,
         place: u64,
     },
     /// No client has received this grant.
-    GiveBack(Grant),
+    GiveBack(UndeliveredGrant),
     /// Answer all waiters, and grant nothing from now on.
     Stop,
 }
+
+/// Something that is done in the next commit.
+pub(crate) struct Work {
+    pub(crate) caller: Caller,
+    /// Needed for the name or queue that it is about.
+    pub(crate) scope: Scope,
+    pub(crate) task: Task,
+    pub(crate) reply: Reply,
+}
+
+/// A change, and how it is known what it is about.
+pub(crate) enum Task {
+    /// A change of a pool.
+    Pool(Id, OnId),
+    /// A change of a slot, by its holder.
+    Slot(Id, OnId),
+    /// A change of a name or a queue.
+    Name(Id, OnId),
+    /// A change by the holder of the grant that has this secret.
+    Grant(String, OnGrant),
+    /// A change by the worker that has an item of this queue, or of that of its receipt.
+    Receipt { queue: Option<Arc<str>>, receipt: String, work: OnId },
+}
+
+/// Does something with a pool, a name or a queue.
+pub(crate) type OnId = Box<dyn FnOnce(&Served<'_>, &str, i64) -> Done + Send>;
+
+/// Does something with a grant.
+pub(crate) type OnGrant = Box<dyn FnOnce(&Served<'_>, &litelease::Grant, i64) -> Done + Send>;
+
+/// Reads something, or takes why that cannot be. Returns what sends the answer.
+pub(crate) type Read = Box<dyn FnOnce(Result<&Reader<'_>, JobError>) -> SendAnswer + Send>;
+pub(crate) type SendAnswer = Box<dyn FnOnce()>;
 
 impl Job {
     /// Returns what the job is about and the sender to answer, or `None` if the job has no answer.
     pub(crate) fn into_reply(self) -> Option<(Id, Reply)> {
         match self {
-            Job::Register { id, reply, .. }
-            | Job::Delete { id, reply }
-            | Job::Return { id, reply, .. }
-            | Job::Renew { id, reply, .. }
-            | Job::BreakSlot { id, reply, .. }
-            | Job::Keep { id, reply, .. }
-            | Job::Look { id, reply, .. } => Some((id, reply)),
+            Job::Look { id, reply, .. } => Some((id, reply)),
             Job::Grant(job) => Some((job.id, job.reply)),
-            Job::Queued(job) => Some((Id::Queue(job.queue.unwrap_or_default()), job.reply)),
             Job::Many(job) => Some((Id::Queue(job.queue), job.reply)),
-            Job::Named(NamedJob { reply, .. })
-            | Job::Leases { reply, .. }
-            | Job::Queues { reply, .. }
-            | Job::LastCheckpoint { reply, .. }
-            | Job::AdmitKey { reply, .. }
-            | Job::Admit { reply, .. }
-            | Job::Ready { reply } => Some((no_id(), reply)),
-            Job::Leave { .. } | Job::GiveBack(_) | Job::Stop => None,
+            Job::Work(work) => Some((work.task.id(), work.reply)),
+            Job::Read { .. } | Job::Ready(_) | Job::Leave { .. } | Job::GiveBack(_) | Job::Stop => {
+                None
+            }
         }
     }
 
     /// Checks whether the client holds what the job is about. Such a job is short, and it comes too
     /// late if the lease or the delivery has ended.
     pub(crate) fn is_by_holder(&self) -> bool {
-        match self {
-            Job::Return { .. } | Job::Renew { .. } | Job::Keep { .. } => true,
-            Job::Named(job) => !matches!(job.verb, Verb::Break { .. } | Verb::Request { .. }),
-            Job::Queued(job) => job.verb.receipt().is_some(),
-            _ => false,
-        }
+        let Job::Work(work) = self else { return false };
+        matches!(work.task, Task::Slot(..) | Task::Grant(..) | Task::Receipt { .. })
     }
 
     /// Checks whether access keys decide about the job.
     pub(crate) fn needs_keys(&self) -> bool {
-        matches!(
-            self,
-            Job::Named(_)
-                | Job::Queued(_)
-                | Job::Many(_)
-                | Job::Grant(GrantJob {
-                    wanted: Wanted::Name(_) | Wanted::Item(_) | Wanted::NamedSlot(_),
-                    ..
-                })
-        )
+        match self {
+            Job::Work(work) => !matches!(work.task, Task::Pool(..) | Task::Slot(..)),
+            Job::Grant(job) => !matches!(job.wanted, Wanted::Slot { .. }),
+            Job::Many(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Task {
+    /// Returns what the task is about, as far as that is known before it is done.
+    fn id(&self) -> Id {
+        match self {
+            Task::Pool(id, _) | Task::Slot(id, _) | Task::Name(id, _) => id.clone(),
+            Task::Grant(..) | Task::Receipt { .. } => no_id(),
+        }
     }
 }
 
@@ -317,72 +278,6 @@ impl GrantJob {
     }
 }
 
-/// What the holder of a grant or an operator asks for.
-pub(crate) struct NamedJob {
-    pub(crate) caller: Caller,
-    pub(crate) verb: Verb,
-    pub(crate) reply: Reply,
-}
-
-/// A verb on a name, except a claim. `grant` is the secret that the answer to a claim has.
-pub(crate) enum Verb {
-    Renew { grant: String, ttl_ms: i64 },
-    Release { grant: String },
-    Transfer { grant: String, new_owner: String, ttl_ms: i64 },
-    Break { name: String },
-    Attach { grant: String, value: types::Value },
-    Limit { grant: String, progress_within_ms: Option<i64>, max_time_ms: Option<i64> },
-    Progress { grant: String },
-    Checkpoint { grant: String, value: types::Value },
-    Request { name: String, requester: String, within_ms: i64 },
-    HandOver { grant: String, ttl_ms: i64 },
-}
-
-/// What a client of a queue asks for.
-pub(crate) struct QueueJob {
-    pub(crate) caller: Caller,
-    /// The queue. `None`: that of the receipt.
-    pub(crate) queue: Option<Arc<str>>,
-    pub(crate) verb: QueueVerb,
-    /// The idempotency key.
-    pub(crate) key: Option<String>,
-    pub(crate) reply: Reply,
-}
-
-/// A verb on a queue, except a receive.
-pub(crate) enum QueueVerb {
-    Send {
-        body: types::Value,
-        delay_ms: i64,
-        key: Option<String>,
-    },
-    Ack {
-        receipt: String,
-    },
-    Extend {
-        receipt: String,
-        visibility_ms: i64,
-    },
-    GiveBack {
-        receipt: String,
-        delay_ms: i64,
-        note: Option<String>,
-    },
-    Bury {
-        receipt: String,
-        note: Option<String>,
-    },
-    /// Revives a dead item.
-    Redrive {
-        id: i64,
-    },
-    /// Deletes a dead item.
-    Discard {
-        id: i64,
-    },
-    Cancel(Meant),
-}
-
 /// A change of many items of a queue, of which a slice is done in each commit.
 pub(crate) struct ManyJob {
     pub(crate) caller: Caller,
@@ -408,322 +303,6 @@ impl ManyJob {
             && (self.caller, self.change) == (other.caller, other.change)
             && self.queue == other.queue
     }
-}
-
-/// The item that a client means.
-pub(crate) enum Meant {
-    Id(i64),
-    Key(String),
-}
-
-impl QueueVerb {
-    /// Returns the receipt that the verb is about, if it is about one.
-    pub(crate) fn receipt(&self) -> Option<&str> {
-        match self {
-            QueueVerb::Ack { receipt }
-            | QueueVerb::Extend { receipt, .. }
-            | QueueVerb::GiveBack { receipt, .. }
-            | QueueVerb::Bury { receipt, .. } => Some(receipt),
-            QueueVerb::Send { .. }
-            | QueueVerb::Redrive { .. }
-            | QueueVerb::Discard { .. }
-            | QueueVerb::Cancel(_) => None,
-        }
-    }
-}
-
-/// Which leases to read.
-pub(crate) struct Page {
-    pub(crate) names: Which,
-    pub(crate) after: Option<String>,
-    pub(crate) limit: usize,
-    /// Names that nobody has are wanted, too.
-    pub(crate) all: bool,
-}
-
-/// A grant that can be taken back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
-    /// A slot: it is returned.
-    Slot { id: Id, lease: String },
-    /// A lease on a name: it is released.
-    Name(Lease),
-    /// A lease that its new owner has fetched: it waits to be fetched again.
-    Fetched(Lease),
-    /// An item that was delivered: it is visible again since that time, and the attempt does not
-    /// count.
-    Item { id: Id, receipt: String, visible_at_ms: i64 },
-}
-
-/// The outcome of a job.
-#[derive(Clone, Debug)]
-pub(crate) enum Answer {
-    Pool(PoolInfo),
-    Deleted,
-    /// A slot was lent out.
-    Lent {
-        borrowed: Borrowed,
-        /// The ttl that was granted, or what is left of it if a key found the lease of before.
-        ttl_ms: i64,
-        /// A key keeps the lease when its client is gone.
-        has_key: bool,
-    },
-    /// No slot is free.
-    Nothing,
-    Returned(bool),
-    Renewed {
-        lease: String,
-        slot: SlotInfo,
-        ttl_ms: i64,
-    },
-    /// The slot is kept until it is returned.
-    Kept,
-    /// The lease to renew or keep is over.
-    Over,
-    State(State),
-    /// A name was granted.
-    Granted {
-        lease: Timed,
-        /// The secret of the grant.
-        grant: String,
-        has_key: bool,
-        /// It was transferred to its owner, who has fetched it.
-        is_fetched: bool,
-        /// The number of its row, if this is no answer that was given before.
-        number: Option<i64>,
-    },
-    /// The name has a live lease.
-    Busy(Timed),
-    RenewedName {
-        lease: Timed,
-        grant: String,
-    },
-    Released {
-        name: String,
-        token: i64,
-    },
-    Transferred(Timed),
-    Broken {
-        name: String,
-        owner: String,
-        killed: i64,
-    },
-    Rejected {
-        why: Why,
-        current: Option<Timed>,
-    },
-    /// A name, whether it is live or not.
-    Name {
-        name: String,
-        token: Option<i64>,
-        current: Option<Timed>,
-        waiters: usize,
-    },
-    /// Live leases, and the name to go on after if there may be more.
-    Leases {
-        leases: Vec<Timed>,
-        next: Option<String>,
-    },
-    /// Names, whether they are live or not, and the name to go on after if there may be more.
-    AllLeases {
-        leases: Vec<AnyLease>,
-        next: Option<String>,
-    },
-    /// Something was stored with a grant. The word says what.
-    Stored {
-        word: &'static str,
-        name: String,
-        token: i64,
-    },
-    /// The holder of a name is asked to give it up.
-    Requested(Requested),
-    /// Another client has asked for it before.
-    RequestedBy(Requested),
-    /// What a look at queues has seen.
-    Queues(serde_json::Value),
-    /// The latest checkpoint of a name, if there is one.
-    Checkpoint {
-        name: String,
-        checkpoint: Option<Checkpoint>,
-    },
-    /// An item was sent, or one of that key was there.
-    Sent {
-        queue: String,
-        id: i64,
-    },
-    /// An item was delivered.
-    Delivered(Box<Delivered>),
-    /// The delivery that was asked for again is over.
-    NoItem,
-    /// An item was changed. The word says how.
-    ItemDone {
-        word: &'static str,
-        queue: String,
-        id: i64,
-    },
-    Extended {
-        queue: String,
-        id: i64,
-        deadline_ms: i64,
-        left_ms: i64,
-    },
-    /// A receipt does not pass.
-    StaleReceipt(Stale),
-    /// So many items were changed. The word says how.
-    Counted {
-        word: &'static str,
-        queue: String,
-        count: i64,
-    },
-    /// A worker has the item, for so long.
-    ItemLeased {
-        left_ms: i64,
-    },
-    /// There is no such item.
-    NoSuchItem,
-    QueueDeleted {
-        queue: String,
-        is_done: bool,
-    },
-    /// The client may do what it has asked for.
-    Admitted,
-    /// The file can be written.
-    Ready,
-}
-
-impl Answer {
-    /// Returns the grant that is to be taken back if no client receives the answer. A key keeps its
-    /// grant: the client will ask for it again.
-    pub(crate) fn undelivered(self, id: &Id) -> Option<Grant> {
-        match self {
-            Answer::Lent { borrowed, has_key: false, .. } => {
-                Some(Grant::Slot { id: id.clone(), lease: borrowed.lease_id })
-            }
-            Answer::Granted { lease, has_key: false, is_fetched, .. } => match is_fetched {
-                true => Some(Grant::Fetched(lease.lease)),
-                false => Some(Grant::Name(lease.lease)),
-            },
-            Answer::Delivered(item) if !item.has_key => Some(Grant::Item {
-                id: id.clone(),
-                receipt: item.receipt,
-                visible_at_ms: item.was_visible_at_ms,
-            }),
-            _ => None,
-        }
-    }
-}
-
-/// A name of a page.
-#[derive(Clone, Debug)]
-pub(crate) enum AnyLease {
-    Live(Timed),
-    /// Nobody has it.
-    Ended {
-        row: LeaseRow,
-        now_ms: i64,
-    },
-}
-
-/// A delivery of an item.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Delivered {
-    pub(crate) queue: String,
-    pub(crate) id: i64,
-    pub(crate) receipt: String,
-    pub(crate) attempt: i64,
-    pub(crate) token: i64,
-    pub(crate) deadline_ms: i64,
-    pub(crate) left_ms: i64,
-    pub(crate) body: types::Value,
-    /// Since when the item was visible: its place in the order.
-    pub(crate) was_visible_at_ms: i64,
-    /// A key keeps the delivery when its client is gone.
-    pub(crate) has_key: bool,
-}
-
-/// Why a receipt does not pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stale {
-    Rule(StaleReason),
-    /// It passes, but its deadline is over.
-    Expired,
-    /// It passes, but the item is dead.
-    Dead,
-}
-
-/// An open request for a lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Requested {
-    pub(crate) name: String,
-    pub(crate) requester: String,
-    pub(crate) token: i64,
-    pub(crate) until_ms: i64,
-    pub(crate) left_ms: i64,
-}
-
-/// What a lease has, besides who and until when.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Riders {
-    /// The value, or NULL; `None` if it is too long for a page.
-    pub(crate) value: Option<types::Value>,
-    pub(crate) requested: Option<Requested>,
-}
-
-/// A lease, and the time that it has left.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Timed {
-    pub(crate) lease: Lease,
-    pub(crate) left_ms: i64,
-    /// What was attached to it and who has asked for it, where that was read and there is any.
-    pub(crate) riders: Option<Box<Riders>>,
-}
-
-impl Timed {
-    pub(crate) fn at(now_ms: i64, lease: Lease) -> Self {
-        let left_ms = lease.expires_at_ms.saturating_sub(now_ms);
-        Timed { lease, left_ms, riders: None }
-    }
-
-    /// Checks whether two leases differ in the time left only.
-    pub(crate) fn is_same(&self, other: &Timed) -> bool {
-        let requester = |timed: &Timed| {
-            let requested = timed.riders.as_ref().and_then(|riders| riders.requested.as_ref());
-            requested.map(|requested| (requested.requester.clone(), requested.until_ms))
-        };
-        let value = |timed: &Timed| timed.riders.as_ref().and_then(|riders| riders.value.clone());
-        self.lease == other.lease
-            && self.riders.is_some() == other.riders.is_some()
-            && requester(self) == requester(other)
-            && value(self) == value(other)
-    }
-}
-
-impl Riders {
-    /// Returns the riders of a lease, or nothing if it has none.
-    pub(crate) fn of(
-        value: Option<types::Value>,
-        requested: Option<Requested>,
-    ) -> Option<Box<Self>> {
-        let is_plain = value == Some(types::Value::Null) && requested.is_none();
-        (!is_plain).then(|| Box::new(Riders { value, requested }))
-    }
-}
-
-/// Why a verb on a name was rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    Rule(Reason),
-    /// No grant has this secret.
-    UnknownGrant,
-}
-
-/// The public state of a pool.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct State {
-    pub(crate) info: PoolInfo,
-    pub(crate) slots: Vec<SlotRow>,
-    pub(crate) waiters: usize,
-    pub(crate) now_ms: i64,
 }
 
 /// Why a job was not done.

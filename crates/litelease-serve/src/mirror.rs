@@ -17,7 +17,7 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use litelease::rusqlite::{self, Connection, ErrorCode, ffi};
+use litelease::rusqlite::Connection;
 use litelease::{Error, Litelease};
 use litelease_cluster::engine::Engine;
 use litelease_store::AccessRow;
@@ -25,6 +25,7 @@ use litelease_store::AccessRow;
 use self::encoding::{ACCESS, META, Meta, SCHEMA};
 use self::journal::Destination;
 use self::table::Table;
+use crate::failure::Failure;
 use crate::replica::WRITER_LEASE;
 use crate::replica::writer_lease::WriterLease;
 
@@ -101,24 +102,26 @@ impl Mirror {
 
     /// Checks whether answers from memory count: it is loaded, and no other server can have taken
     /// over.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         match (self.is_stale, self.lease.is_trusted()) {
-            (_, false) => {
-                Err(failed("this server no longer writes: another one may have taken over"))
+            (_, false) => Err(Failure::NotWriter(
+                "this server no longer writes: another one may have taken over".into(),
+            )),
+            (true, true) => {
+                Err(Failure::NotWriter("the rows could not be loaded from the engine".into()))
             }
-            (true, true) => Err(failed("the rows could not be loaded from the engine")),
             (false, true) => Ok(()),
         }
     }
 
     /// Loads all rows into a new database in memory.
-    pub(crate) fn load(&mut self) -> Result<Litelease, Error> {
+    pub(crate) fn load(&mut self) -> Result<Litelease, Failure> {
         let loaded = self.try_load();
         if let Err(error) = &loaded
             && self.lease.is_trusted()
         {
             tracing::error!(error = %error, "the rows cannot be loaded from the engine");
-            if !is_of_engine(error) {
+            if !error.is_of_engine() {
                 // Another server may be able to. This one tries again later.
                 self.lease.give_up();
             }
@@ -126,9 +129,9 @@ impl Mirror {
         loaded
     }
 
-    fn try_load(&mut self) -> Result<Litelease, Error> {
+    fn try_load(&mut self) -> Result<Litelease, Failure> {
         if !self.lease.is_trusted() {
-            return self.check().and(Err(failed("this server does not write")));
+            return self.check().and(Err(Failure::NotWriter("this server does not write".into())));
         }
         if self.needs_fence {
             // A request whose answer was lost may be carried out after this load. Then the memory
@@ -136,10 +139,10 @@ impl Mirror {
             self.lease.fence()?;
             self.needs_fence = false;
         }
-        let loaded = self.engine.load(&[WRITER_LEASE]).map_err(unloaded)?;
+        let loaded = self.engine.load(&[WRITER_LEASE])?;
         let floor = loaded.floor.epoch.floor;
         self.boot = loaded.incarnation;
-        let stored = self.engine.load_rows(b"").map_err(unloaded)?;
+        let stored = self.engine.load_rows(b"")?;
         let mut rows: BTreeMap<Vec<u8>, Vec<u8>> = stored.into_iter().collect();
         let now_ms = (self.clock)();
         let recovered = journal::recover(self.destination(), &mut rows);
@@ -174,7 +177,7 @@ impl Mirror {
         // Tokens go on above what the engine may have lost, such as by a failover.
         match db.raise(floor) {
             Ok(()) | Err(Error::FloorTooLow { .. }) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         self.at_ms = at_ms;
         self.offset_ms = Some(offset_ms);
@@ -188,7 +191,7 @@ impl Mirror {
     pub(crate) fn refresh_access(&mut self) {
         if self.lease.has_new_access() || self.is_access_old {
             let rows = self.engine.load_rows(ACCESS).map(|rows| rows.into_iter().collect());
-            match rows.map_err(unloaded).and_then(|rows| access_of(&rows)) {
+            match rows.map_err(Failure::from).and_then(|rows| access_of(&rows)) {
                 Ok(access) => self.set_access(access),
                 Err(error) => {
                     if !self.is_access_old {
@@ -213,7 +216,7 @@ impl Mirror {
 
     /// Stores what the open transaction has changed. The caller commits it in memory afterwards,
     /// and calls [`distrust`](Mirror::distrust) if anything fails.
-    pub(crate) fn commit(&mut self, db: &Litelease) -> Result<(), Error> {
+    pub(crate) fn commit(&mut self, db: &Litelease) -> Result<(), Failure> {
         // A batch writes its counts last.
         db.with_store(|store| store.store_counts())?;
         self.check()?;
@@ -242,7 +245,7 @@ impl Mirror {
     }
 
     /// Returns the definitions of tables that the engine does not have yet.
-    fn changed_schema(&mut self, connection: &Connection) -> Result<Vec<RowChange>, Error> {
+    fn changed_schema(&mut self, connection: &Connection) -> Result<Vec<RowChange>, Failure> {
         let version = connection.query_row("PRAGMA schema_version", [], |row| row.get(0))?;
         if self.schema_version == Some(version) {
             return Ok(Vec::new());
@@ -260,7 +263,7 @@ impl Mirror {
         Ok(rows)
     }
 
-    fn changed_rows(&self, connection: &Connection) -> Result<Vec<RowChange>, Error> {
+    fn changed_rows(&self, connection: &Connection) -> Result<Vec<RowChange>, Failure> {
         let offset_ms = self.offset_ms.unwrap_or(0);
         let mut rows = Vec::new();
         for (name, numbers) in watch::take() {
@@ -273,32 +276,9 @@ impl Mirror {
 }
 
 /// Returns the access keys among all rows.
-fn access_of(rows: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<AccessRow>, Error> {
+fn access_of(rows: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<AccessRow>, Failure> {
     let keys = rows.range(ACCESS.to_vec()..).take_while(|(key, _)| encoding::is_access(key));
     keys.map(|(key, value)| encoding::read_access(key, value)).collect()
-}
-
-/// What a load that fails says.
-fn unloaded(error: litelease_cluster::engine::Error) -> Error {
-    failed(&error.to_string())
-}
-
-/// An error of the engine, as the committer knows errors.
-pub(crate) fn failed(text: &str) -> Error {
-    let code = ffi::Error::new(ffi::SQLITE_CANTOPEN);
-    Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(text.into())))
-}
-
-/// An error of a row that this server cannot use.
-pub(super) fn damaged(text: &str) -> Error {
-    let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
-    Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(text.into())))
-}
-
-/// Checks whether the engine has failed, rather than this server.
-fn is_of_engine(error: &Error) -> bool {
-    let Error::Sqlite(error) = error else { return false };
-    error.sqlite_error_code() == Some(ErrorCode::CannotOpen)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::answer::Response;
+use crate::response::Response;
 
 /// A static file.
 pub(crate) struct File {

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::answer::Unsent;
-use crate::job::{Answer, Answered, Grant, Id, Job, JobError, Jobs, WaitState};
+use crate::answer::{Answer, UndeliveredGrant};
+use crate::job::{Answered, Id, Job, JobError, Jobs, WaitState};
+use crate::response::Unsent;
 use crate::timer::Timer;
 
 /// A borrow that waits for its answer.
@@ -35,7 +36,7 @@ impl PendingGrant {
     }
 
     /// Waits for the answer: for about as long as `wait` says if there is one, and then the answer
-    /// is `Nothing`. If the committer serves the request just then, its answer counts.
+    /// is `NoneFree`. If the committer serves the request just then, its answer counts.
     pub(crate) async fn wait(
         mut self,
         wait: Option<(Duration, &WaitState, &mut Timer)>,
@@ -65,7 +66,7 @@ impl PendingGrant {
     /// Ends the wait. Returns the answer, or `None` if the committer is about to send it.
     fn give_up(&mut self, state: &WaitState) -> Option<Result<Answer, JobError>> {
         // The answer may be here already: that the server stops, or a grant.
-        state.give_up().then(|| self.close().unwrap_or(Ok(Answer::Nothing)))
+        state.give_up().then(|| self.close().unwrap_or(Ok(Answer::NoneFree)))
     }
 
     /// Leaves the queue. Returns the answer if it has arrived before.
@@ -104,7 +105,7 @@ pub(crate) async fn deliver_all(mut answers: mpsc::UnboundedReceiver<Vec<Answere
 
 /// Hands answers to their requests. Calls `give_back` for a grant whose client is gone, unless a
 /// key keeps it.
-pub(crate) fn deliver(answers: Vec<Answered>, mut give_back: impl FnMut(Grant)) {
+pub(crate) fn deliver(answers: Vec<Answered>, mut give_back: impl FnMut(UndeliveredGrant)) {
     for Answered { id, reply, answer } in answers {
         if let Err(Ok(answer)) = reply.send(answer)
             && let Some(grant) = answer.undelivered(&id)
@@ -134,10 +135,11 @@ mod tests {
 
     use super::*;
     use crate::Options;
-    use crate::answer::respond;
-    use crate::committer::Committer;
+    use crate::access::Caller;
+    use crate::answer::PoolAnswer;
+    use crate::committer::{Committer, Served, slots};
     use crate::high_water::HighWater;
-    use crate::job::{GrantJob, Receiver, Wanted, channel};
+    use crate::job::{GrantJob, Receiver, Task, Wanted, Work, channel};
     use crate::metrics::Metrics;
 
     const SLOTS: i64 = 2;
@@ -240,21 +242,21 @@ mod tests {
 
         fn heard(&mut self, answer: Result<Answer, JobError>, has_key: bool) {
             match answer {
-                Ok(lent @ Answer::Lent { .. }) => self.hold(lent, has_key),
-                Ok(Answer::Nothing) => {}
+                Ok(lent @ Answer::Pool(PoolAnswer::Lent { .. })) => self.hold(lent, has_key),
+                Ok(Answer::NoneFree) => {}
                 answer => panic!("{answer:?}"),
             }
         }
 
         fn hold(&mut self, lent: Answer, has_key: bool) {
-            let Answer::Lent { borrowed, .. } = &lent else { return };
+            let Answer::Pool(PoolAnswer::Lent { borrowed, .. }) = &lent else { return };
             let (position, lease) = (borrowed.slot.position, borrowed.lease_id.clone());
-            let response = respond(lent, &self.id, &self.jobs);
+            let response = lent.respond(&self.id, &self.jobs);
             if !has_key && thread_rng().gen_range(0..4) == 0 {
                 // The connection breaks before the answer is sent.
                 return drop(response);
             }
-            if let crate::answer::Body::Whole { unsent: Some(unsent), .. } = response.body {
+            if let crate::response::Body::Whole { unsent: Some(unsent), .. } = response.body {
                 unsent.sent();
             }
             let twice = self.held.insert(position, lease);
@@ -265,7 +267,12 @@ mod tests {
             let Some(position) = self.held.keys().next().copied() else { return };
             let lease = self.held.remove(&position).unwrap_or_default();
             let (reply, _) = oneshot::channel();
-            let job = Job::Return { id: self.id.clone(), lease, reply };
+            let work = move |file: &Served<'_>, id: &str, now_ms| {
+                slots::return_slot(file, id, &lease, now_ms)
+            };
+            let (caller, scope) = (Caller::default(), litelease::Scope::Operate);
+            let task = Task::Slot(self.id.clone(), Box::new(work));
+            let job = Job::Work(Box::new(Work { caller, scope, task, reply }));
             assert!(self.jobs.send(job).is_ok());
         }
 
@@ -281,7 +288,7 @@ mod tests {
                 let state = loop {
                     self.deliver();
                     match looked.try_recv() {
-                        Ok(Ok(Answer::State(state))) => break state,
+                        Ok(Ok(Answer::Pool(PoolAnswer::Snapshot(state)))) => break state,
                         Ok(answer) => panic!("{answer:?}"),
                         Err(_) => shuttle::thread::yield_now(),
                     }
@@ -332,7 +339,7 @@ mod tests {
     fn lent(has_key: bool) -> Result<Answer, JobError> {
         let slot = litelease::SlotInfo { position: 0, token: 1, expires_at_ms: 150 };
         let borrowed = litelease::Borrowed { lease_id: "a".into(), slot };
-        Ok(Answer::Lent { borrowed, ttl_ms: 50, has_key })
+        Ok(PoolAnswer::Lent { borrowed, ttl_ms: 50, has_key }.into())
     }
 
     #[test]

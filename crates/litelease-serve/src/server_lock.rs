@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use litelease::rusqlite::{self, ffi};
-use litelease::{Error, LockError, OwnedLock, WriteLock};
+use litelease::{LockError, OwnedLock, WriteLock};
+
+use crate::failure::Failure;
 
 /// How often to check whether the lock file is still there.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -36,7 +37,7 @@ impl ServerLock {
     /// Checks, once per interval, that the lock still excludes other servers. A lock file that was
     /// deleted is put back, unless another server has locked a new one. Then that one serves, and
     /// this one grants nothing any more.
-    pub(crate) fn ensure(&mut self) -> Result<(), Error> {
+    pub(crate) fn ensure(&mut self) -> Result<(), Failure> {
         if self.looked.elapsed() >= CHECK_INTERVAL {
             self.looked = Instant::now();
             let held = self.lock.ensure();
@@ -58,8 +59,7 @@ impl ServerLock {
             true => {
                 let text = "the lock file of this server was deleted or replaced, and another server has the \
                             database now: nothing is granted here any more; end one of them";
-                let code = ffi::Error::new(ffi::SQLITE_PROTOCOL);
-                Err(Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(text.into()))))
+                Err(Failure::LockLost(text))
             }
         }
     }

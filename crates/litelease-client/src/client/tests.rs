@@ -6,8 +6,10 @@ use std::future::poll_fn;
 use std::sync::Mutex;
 use std::task::Poll;
 
+use serde_json::json;
+
 use super::*;
-use crate::stub::{Reply, Stub, eventually};
+use crate::stub::{Reply, Stub, eventually, refusal};
 
 const TTL: Duration = Duration::from_secs(60);
 
@@ -38,16 +40,17 @@ fn server(first: First) -> (Stub, Arc<Mutex<Granted>>) {
         if ["/v1/release", "/v1/queue/give-back"].contains(&path) {
             assert!([&body["grant"], &body["receipt"]].contains(&&secret.unwrap()));
             state.key = None;
-            return Reply::Json(200, json!({ "name": "n", "token": 1 }));
+            let given = json!({
+                "name": "n", "token": 1, "released": true,
+                "queue": "mail", "id": 1, "given_back": true,
+            });
+            return Reply::Json(200, given);
         }
         state.requests += 1;
         match (first, state.requests) {
             (First::Refused, 1) => {
-                let current = json!({ "name": "n", "owner": "b", "token": 1, "expires_in": 60 });
-                return Reply::Json(
-                    if path == "/v1/claim" { 409 } else { 503 },
-                    json!({ "current": current }),
-                );
+                let status = if path == "/v1/claim" { 409 } else { 503 };
+                return Reply::Json(status, refusal("busy", None, Some("b")));
             }
             (First::Failed, 1) => return Reply::Json(503, json!({ "error": "not now" })),
             _ => {}
@@ -57,12 +60,16 @@ fn server(first: First) -> (Stub, Arc<Mutex<Granted>>) {
         if let (First::Lost, 1) = (first, state.requests) {
             return Reply::HangUp;
         }
-        let item = json!({ "id": 1, "receipt": tag, "attempt": 1, "token": 1, "expires_in": 60 });
+        let item = json!({
+            "id": 1, "queue": "mail", "receipt": tag, "attempt": 1, "token": 1, "expires_in": 60,
+            "expires_at_unix": 60, "body": null,
+        });
         Reply::Json(
             200,
             match path {
                 "/v1/claim" => json!({
                     "name": "n", "owner": "a", "token": 1, "grant": tag, "expires_in": 60,
+                    "expires_at_unix": 60,
                 }),
                 _ => json!({ "item": item }),
             },

@@ -45,8 +45,10 @@ fn sent(server: &ServerUrl, proxy: &str) -> Outcome {
     assert!(connections.proxy.is_none(), "a loopback address needs none");
     connections.proxy = Matcher::builder().all(proxy).build().intercept(&connections.uri);
     let transport = Arc::new(Transport::new(connections));
-    let (same, body) = (Arc::clone(&transport), serde_json::json!({ "name": "n", "ttl": 3 }));
-    let request = Request::new("claim", body, Duration::from_secs(60));
+    let (name, owner, wait, min_token) = ("n".into(), "a".into(), 0.0, None);
+    let claim = litelease_wire::Claim { name, owner, ttl: 3.0, wait, min_token };
+    let same = Arc::clone(&transport);
+    let request = Request::new(&claim, Duration::from_secs(60));
     transport.wait(async move { same.send(request).await }).unwrap()
 }
 

@@ -65,9 +65,18 @@ pub fn grant(path: &str, body: &Value) -> Reply {
             "/v1/release" => json!({ "released": true, "name": secret, "token": 1 }),
             _ => json!({
                 "name": secret, "owner": "a", "token": 1, "grant": secret, "expires_in": body["ttl"],
+                "expires_at_unix": 60,
             }),
         },
     )
+}
+
+/// Refuses a request, because of a newer token or of the lease of an owner.
+pub fn refusal(reason: &str, by: Option<i64>, owner: Option<&str>) -> Value {
+    let current = owner.map(|owner| {
+        json!({ "name": "n", "owner": owner, "token": 1, "expires_in": 60, "expires_at_unix": 60 })
+    });
+    json!({ "error": "refused", "reason": reason, "by": by, "current": current })
 }
 
 fn serve(

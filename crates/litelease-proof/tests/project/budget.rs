@@ -98,7 +98,7 @@ fn the_project_stays_within_its_budget() {
         sources.iter().map(|path| (path.clone(), code_of(path))).collect();
     let pages = tracked("docs/*.md");
     let rows = [
-        Row::listed("crates", 11, crates()),
+        Row::listed("crates", 12, crates()),
         Row::counted(
             "lines of shipped Rust",
             54_460,

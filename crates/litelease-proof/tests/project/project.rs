@@ -496,15 +496,17 @@ fn dependencies_point_inward() {
             "litelease",
             &["litelease-core", "litelease-hold", "litelease-store", "litelease-sys", "rusqlite"],
         ),
+        ("litelease-wire", &["base64", "litelease-core", "serde", "serde_json"]),
         (
             "litelease-client",
             &[
-                "base64",
                 "http-body-util",
                 "hyper",
                 "hyper-util",
                 "litelease-core",
                 "litelease-hold",
+                "litelease-wire",
+                "serde",
                 "serde_json",
                 "tokio",
                 "tokio-rustls",
@@ -514,7 +516,6 @@ fn dependencies_point_inward() {
         (
             "litelease-serve",
             &[
-                "base64",
                 "bytes",
                 "httparse",
                 "httpdate",
@@ -524,6 +525,7 @@ fn dependencies_point_inward() {
                 "litelease-hold",
                 "litelease-store",
                 "litelease-sys",
+                "litelease-wire",
                 "ring",
                 "rustls",
                 "serde",

@@ -41,7 +41,10 @@ fn every_call_answers_as_the_contract_says() {
     assert_eq!((&second["position"], &second["expires_in"]), (&json!(1), &json!(60.5)));
     assert_eq!(client.call("PUT", "", &json!({"count": 1})).json(), pool(1, 2, 0));
     let full = client.call("POST", "/borrow", &json!({"ttl": 30}));
-    assert_eq!((full.status, full.json()), (409, json!({"error": "no resource available"})));
+    let refusal = json!({
+        "error": "no resource available", "reason": "none_free", "by": null, "current": null,
+    });
+    assert_eq!((full.status, full.json()), (409, refusal));
 
     let renewed = client.call("POST", "/renew", &json!({"lease": first["lease"], "ttl": 60}));
     assert_eq!((renewed.status, &renewed.json()["token"]), (200, &json!(1)));

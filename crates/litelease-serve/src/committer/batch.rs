@@ -2,21 +2,67 @@
 
 use std::time::Duration;
 
-use litelease::{BorrowOptions, Error, Litelease, ReleaseResult, Scope};
+use litelease::{BorrowOptions, Error, Litelease, ReleaseResult, Scope, StaleReason};
 use litelease_store::When;
 
 use super::bounds::Bounds;
 use super::items;
 use super::names;
 use super::wait_lists::WaitLists;
-use crate::access::{Keys, Names};
-use crate::job::{Answer, Answered, Grant, GrantJob, Id, Job, JobError, Reply, Wanted};
+use crate::access::{Caller, Keys, Names};
+use crate::answer::{Answer, Effect, NameAnswer, PoolAnswer, UndeliveredGrant, stale};
+use crate::job::{
+    Answered, GrantJob, Id, Job, JobError, OnGrant, Reply, Task, Wanted, Work, no_id,
+};
 
 /// The file inside a transaction, and who may use it.
-pub(super) struct Served<'a> {
-    pub(super) db: &'a Litelease,
+pub(crate) struct Served<'a> {
+    pub(crate) db: &'a Litelease,
     pub(super) keys: &'a Keys,
     pub(super) bounds: &'a Bounds,
+}
+
+/// The outcome of a job: the answer to its client, or why there is none.
+pub(crate) type Done = Result<Answer, Failed>;
+
+/// Why a job is not done.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// This concerns its client alone.
+    Client(JobError),
+    /// The whole batch fails.
+    Batch(Error),
+}
+
+impl From<JobError> for Failed {
+    fn from(error: JobError) -> Self {
+        Failed::Client(error)
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Failed::Client(match error {
+            Error::NoSuchPool => JobError::NoSuchPool,
+            Error::TimeOverflow { .. } => JobError::TooLong,
+            Error::TokenExhausted { .. } => JobError::Exhausted,
+            Error::InvalidLeaseRow(_) | Error::SchemaMismatch { .. } => {
+                let kind = error.kind();
+                tracing::error!(kind, "a stored row or table is not as it should be");
+                JobError::Damaged
+            }
+            error => return Failed::Batch(error),
+        })
+    }
+}
+
+/// Returns what to answer, and the error of a batch that fails as a whole.
+pub(super) fn split<T>(done: Result<T, Failed>) -> (Result<T, JobError>, Option<Error>) {
+    match done {
+        Ok(done) => (Ok(done), None),
+        Err(Failed::Client(refused)) => (Err(refused), None),
+        Err(Failed::Batch(error)) => (Err(JobError::Database), Some(error)),
+    }
 }
 
 #[derive(Default)]
@@ -50,73 +96,117 @@ impl Batch {
         file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
-        let (now_ms, pools) = (self.now_ms, file.db.pools());
-        let (id, reply, done) = match job {
-            Job::Grant(job) => return self.grant(job, file, waiting),
-            Job::Named(job) => return self.perform_on_name(job, file, waiting),
-            Job::Queued(job) => return self.perform_on_queue(job, file, waiting),
-            Job::Many(job) => return self.change_many(job, file, waiting),
-            Job::Register { caller, id, count, reply } => {
-                match file.bounds.check_pool(file.db, caller, &id, now_ms) {
-                    Ok(Ok(())) => {
-                        let done = pools.at(now_ms).register(&id, count).map(Answer::Pool);
-                        (id, reply, done)
-                    }
-                    Ok(Err(refused)) => {
-                        self.answer(id, reply, Err(refused));
-                        return Ok(());
-                    }
-                    Err(error) => (id, reply, Err(error)),
-                }
-            }
-            Job::Delete { id, reply } => {
-                let done = pools.delete(&id).map(|_| Answer::Deleted);
-                (id, reply, done)
-            }
-            Job::Return { id, lease, reply } => {
-                let done = pools.at(now_ms).return_slot(&id, &lease).map(Answer::Returned);
-                (id, reply, done)
-            }
-            Job::BreakSlot { id, position, token, reply } => {
-                let broken = pools.at(now_ms).break_slot(&id, position, token);
-                (id, reply, broken.map(Answer::Returned))
-            }
-            Job::Renew { id, lease, ttl_ms, reply } => {
-                let renewed = pools.at(now_ms).renew(&id, &lease, duration(ttl_ms));
-                let done = renewed.map(|renewed| match renewed {
-                    Some(slot) => {
-                        let ttl_ms = slot.expires_at_ms.saturating_sub(now_ms);
-                        Answer::Renewed { lease, slot, ttl_ms }
-                    }
-                    None => Answer::Over,
-                });
-                (id, reply, done)
-            }
-            Job::Keep { id, lease, reply } => {
-                let kept = pools.at(now_ms).keep(&id, &lease);
-                let done = kept.map(|kept| if kept { Answer::Kept } else { Answer::Over });
-                (id, reply, done)
-            }
+        match job {
+            Job::Grant(job) => self.grant(job, file, waiting),
+            Job::Work(work) => self.work(*work, file, waiting),
+            Job::Many(job) => self.change_many(job, file, waiting),
             // The committer does these without a transaction.
             Job::Look { .. }
-            | Job::Leases { .. }
-            | Job::Queues { .. }
-            | Job::LastCheckpoint { .. }
-            | Job::AdmitKey { .. }
-            | Job::Admit { .. }
-            | Job::Ready { .. }
+            | Job::Read { .. }
+            | Job::Ready(_)
             | Job::Leave { .. }
             | Job::GiveBack(_)
-            | Job::Stop => return Ok(()),
-        };
-        match as_answer(done) {
-            Ok(answer) => self.answer(id.clone(), reply, answer),
-            Err(error) => {
-                self.answer(id, reply, Err(JobError::Database));
-                return Err(error);
+            | Job::Stop => Ok(()),
+        }
+    }
+
+    fn work(
+        &mut self,
+        work: Work,
+        file: &Served<'_>,
+        waiting: &mut WaitLists,
+    ) -> Result<(), Error> {
+        let Work { caller, scope, task, reply } = work;
+        let (id, done) = self.perform_task(caller, scope, task, file);
+        let (answer, error) = split(done);
+        let effect = answer.as_ref().map_or(Effect::Nothing, Answer::effect);
+        if let Ok(Answer::Name(NameAnswer::Requested(open))) = &answer {
+            self.requesters.push((id.clone(), open.requester.clone()));
+        }
+        self.answer(id.clone(), reply, answer);
+        if let Some(error) = error {
+            return Err(error);
+        }
+        match effect {
+            Effect::Nothing => Ok(()),
+            Effect::Changed => {
+                self.changed.push(id);
+                Ok(())
+            }
+            Effect::Freed => self.freed(&id, file, waiting),
+            Effect::HandedOver => {
+                self.changed.push(id.clone());
+                waiting.hand_over(&id, file, self)
             }
         }
-        self.freed(&id, file, waiting)
+    }
+
+    /// Finds what a task is about, and does it if the client may.
+    fn perform_task(
+        &self,
+        caller: Caller,
+        scope: Scope,
+        task: Task,
+        file: &Served<'_>,
+    ) -> (Id, Done) {
+        let now_ms = self.now_ms;
+        let check = |names| file.keys.check(caller, scope, names, now_ms);
+        match task {
+            Task::Pool(id, work) | Task::Slot(id, work) => {
+                let done = work(file, &id, now_ms);
+                (id, done)
+            }
+            Task::Name(id, work) => {
+                let checked = check(Names::One(&id)).map_err(Failed::from);
+                let done = checked.and_then(|()| work(file, &id, now_ms));
+                (id, done)
+            }
+            Task::Grant(secret, work) => {
+                let mut id = no_id();
+                let done = self.on_grant(caller, scope, &secret, work, file, &mut id);
+                (id, done)
+            }
+            Task::Receipt { queue: Some(queue), work, .. } => {
+                self.perform_task(caller, scope, Task::Name(Id::Queue(queue), work), file)
+            }
+            Task::Receipt { queue: None, receipt, work } => {
+                match file.db.with_store(|store| store.queue_of(&receipt)) {
+                    Ok(found) => {
+                        let queue = found.unwrap_or_default();
+                        let done = match check(Names::Some) {
+                            // A receipt of a queue that the client may not use is unknown to it, as
+                            // one of another queue than it has named.
+                            Ok(()) if !queue.is_empty() && check(Names::One(&queue)).is_err() => {
+                                Ok(stale(StaleReason::Unknown.word()).into())
+                            }
+                            Ok(()) => work(file, &queue, now_ms),
+                            Err(refused) => Err(refused.into()),
+                        };
+                        (Id::Queue(queue.into()), done)
+                    }
+                    Err(error) => (no_id(), Err(error.into())),
+                }
+            }
+        }
+    }
+
+    /// Does something with a grant. Sets the `id` of its name.
+    fn on_grant(
+        &self,
+        caller: Caller,
+        scope: Scope,
+        secret: &str,
+        work: OnGrant,
+        file: &Served<'_>,
+        id: &mut Id,
+    ) -> Done {
+        file.keys.check_key(caller, self.now_ms)?;
+        let Some(grant) = names::find(file.db, secret)? else {
+            return Ok(names::unknown_grant().into());
+        };
+        *id = Id::Name(grant.name.as_str().into());
+        file.keys.check(caller, scope, Names::One(&grant.name), self.now_ms)?;
+        work(file, &grant, self.now_ms)
     }
 
     /// Answers a borrow or a claim with a grant or an error, or adds it to the wait list.
@@ -136,8 +226,8 @@ impl Batch {
             self.answer(job.id, job.reply, Err(JobError::Database));
             return Err(error);
         }
-        match lend(file, &job, self.now_ms) {
-            Ok(Ok(Answer::Nothing | Answer::Busy(_))) if job.wait.is_some() => {
+        match split(lend(file, &job, self.now_ms)) {
+            (Ok(answer), _) if answer.is_busy() && job.wait.is_some() => {
                 match waiting.take_place(job.caller()) {
                     Ok(share) => job.share = Some(share),
                     Err(refused) => {
@@ -147,7 +237,7 @@ impl Batch {
                 }
                 // Its time to wait has ended meanwhile.
                 if !job.keep_waiting() {
-                    self.answer(job.id, job.reply, Ok(Answer::Nothing));
+                    self.answer(job.id, job.reply, Ok(Answer::NoneFree));
                     return Ok(());
                 }
                 self.changed.push(job.id.clone());
@@ -156,11 +246,9 @@ impl Batch {
                 }
                 waiting.join(job);
             }
-            Ok(answer) => {
-                let is_grant = matches!(
-                    answer,
-                    Ok(Answer::Lent { .. } | Answer::Granted { .. } | Answer::Delivered(_))
-                );
+            (answer, None) => {
+                let is_grant =
+                    answer.as_ref().is_ok_and(|answer| answer.is_live_grant(self.now_ms).is_some());
                 // The same request again, without a time to wait: its client waits no longer.
                 let given_up = if is_grant { Vec::new() } else { waiting.take_repeated(&job) };
                 if is_grant || !given_up.is_empty() {
@@ -171,8 +259,8 @@ impl Batch {
                 }
                 self.answer(job.id, job.reply, answer);
             }
-            Err(error) => {
-                self.answer(job.id, job.reply, Err(JobError::Database));
+            (answer, Some(error)) => {
+                self.answer(job.id, job.reply, answer);
                 return Err(error);
             }
         }
@@ -182,44 +270,51 @@ impl Batch {
     /// Takes back grants that no client has received.
     pub(super) fn take_back(
         &mut self,
-        grants: &[Grant],
+        grants: &[UndeliveredGrant],
         file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
         for grant in grants {
             // One whose row is damaged is left alone: tried again, it would fail every commit from
             // now on, and it ends by itself.
-            _ = names::for_client(self.take_one_back(grant, file, waiting))?;
+            let taken = self.take_one_back(grant, file, waiting);
+            if let (_, Some(error)) = split(taken.map_err(Failed::from)) {
+                return Err(error);
+            }
         }
         Ok(())
     }
 
     fn take_one_back(
         &mut self,
-        grant: &Grant,
+        grant: &UndeliveredGrant,
         file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
         let now_ms = self.now_ms;
         match grant {
-            Grant::Slot { id, lease } => match file.db.pools().at(now_ms).return_slot(id, lease) {
-                Ok(true) => self.freed(id, file, waiting),
-                Ok(false) | Err(Error::NoSuchPool) => Ok(()),
-                Err(error) => Err(error),
-            },
-            Grant::Name(lease) => match file.db.at(now_ms).release(lease)? {
+            UndeliveredGrant::Slot { id, lease } => {
+                match file.db.pools().at(now_ms).return_slot(id, lease) {
+                    Ok(true) => self.freed(id, file, waiting),
+                    Ok(false) | Err(Error::NoSuchPool) => Ok(()),
+                    Err(error) => Err(error),
+                }
+            }
+            UndeliveredGrant::Name(lease) => match file.db.at(now_ms).release(lease)? {
                 ReleaseResult::Released { name, .. } => {
                     self.freed(&Id::Name(name.into()), file, waiting)
                 }
                 ReleaseResult::Rejected { .. } => Ok(()),
             },
-            Grant::Fetched(lease) if file.db.token(&lease.name)? == Some(lease.token) => {
+            UndeliveredGrant::Fetched(lease)
+                if file.db.token(&lease.name)? == Some(lease.token) =>
+            {
                 names::wait_for_owner(file.db, lease)?;
                 let id = Id::Name(lease.name.as_str().into());
                 waiting.hand_over(&id, file, self)
             }
-            Grant::Fetched(_) => Ok(()),
-            Grant::Item { id, receipt, visible_at_ms } => {
+            UndeliveredGrant::Fetched(_) => Ok(()),
+            UndeliveredGrant::Item { id, receipt, visible_at_ms } => {
                 let undone = file.db.with_store(|store| {
                     store.undeliver(receipt, *visible_at_ms, When::At(now_ms))
                 })?;
@@ -244,49 +339,29 @@ impl Batch {
     }
 }
 
-/// What becomes of a borrow or a claim: the client's answer, or an error that fails the whole
-/// batch.
-pub(super) type Granting = Result<Result<Answer, JobError>, Error>;
-
 /// Lends a slot or grants a name.
-pub(super) fn lend(file: &Served<'_>, job: &GrantJob, now_ms: i64) -> Granting {
+pub(super) fn lend(file: &Served<'_>, job: &GrantJob, now_ms: i64) -> Done {
     let note = match &job.wanted {
         Wanted::Name(claim) => return names::claim(file, job, claim, now_ms),
         Wanted::Item(caller) => return items::receive(file, job, **caller, now_ms),
         Wanted::Slot { note } => note.as_deref(),
         Wanted::NamedSlot(slot) => {
             // A borrow may have waited, and its access key may have been removed meanwhile.
-            let names = Names::One(&slot.name);
-            if let Err(refused) = file.keys.check(slot.caller, Scope::Claim, names, now_ms) {
-                return Ok(Err(refused));
-            }
+            file.keys.check(slot.caller, Scope::Claim, Names::One(&slot.name), now_ms)?;
             slot.note.as_deref()
         }
     };
     let (ttl_ms, has_key) = (job.ttl_ms, job.key.is_some());
     let options = BorrowOptions { note, key: job.key.as_deref() };
-    let lent = file.db.pools().at(now_ms).borrow_with(&job.id, duration(ttl_ms), options);
-    as_answer(lent.map(|lent| match lent {
-        Some(borrowed) => {
-            // A key may have found a lease from before, with another time left than was asked for.
-            let left_ms = borrowed.slot.expires_at_ms.saturating_sub(now_ms);
-            let ttl_ms = if has_key { left_ms } else { ttl_ms };
-            Answer::Lent { borrowed, ttl_ms, has_key }
-        }
-        None => Answer::Nothing,
+    let lent = file.db.pools().at(now_ms).borrow_with(&job.id, duration(ttl_ms), options)?;
+    Ok(lent.map_or(Answer::NoneFree, |borrowed| {
+        // A key may have found a lease from before, with another time left than was asked for.
+        let left_ms = borrowed.slot.expires_at_ms.saturating_sub(now_ms);
+        let ttl_ms = if has_key { left_ms } else { ttl_ms };
+        PoolAnswer::Lent { borrowed, ttl_ms, has_key }.into()
     }))
 }
 
-/// Separates errors that concern one client from those that fail the whole batch.
-fn as_answer(done: Result<Answer, Error>) -> Granting {
-    match done {
-        Ok(answer) => Ok(Ok(answer)),
-        Err(Error::NoSuchPool) => Ok(Err(JobError::NoSuchPool)),
-        Err(Error::TokenExhausted { .. }) => Ok(Err(JobError::Exhausted)),
-        Err(error) => Err(error),
-    }
-}
-
-pub(super) fn duration(ms: i64) -> Duration {
+pub(crate) fn duration(ms: i64) -> Duration {
     Duration::from_millis(ms.max(0).unsigned_abs())
 }

@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use litelease::{Error, Litelease};
+use litelease::Litelease;
 
+use super::batch::Failed;
 use crate::access::Caller;
 use crate::answered_rows;
 use crate::job::JobError;
@@ -44,9 +45,9 @@ impl Bounds {
         caller: Caller,
         id: &str,
         now_ms: i64,
-    ) -> Result<Result<(), JobError>, Error> {
+    ) -> Result<(), Failed> {
         if db.pools().at(now_ms).info(id)?.is_some() {
-            return Ok(Ok(()));
+            return Ok(());
         }
         let total =
             usize::try_from(db.with_store(|store| store.count_pools())?).unwrap_or(usize::MAX);
@@ -56,7 +57,7 @@ impl Bounds {
         let used = if caller.has_key() { *own } else { total };
         let checked = self.pools.check(caller, used, total, 1);
         *own += usize::from(checked.is_ok());
-        Ok(checked)
+        Ok(checked?)
     }
 
     /// Checks whether the answer to another request of a client with a valid access key may be

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::job::{Id, Job, Receiver, Reply};
+use tokio::sync::oneshot;
+
+use crate::job::{Id, Job, JobError, Read, Receiver, Reply};
 
 /// How long a batch sleeps before it looks for the next job, and how often.
 const BATCH_WAIT_STEP: Duration = Duration::from_micros(50);
@@ -27,9 +29,9 @@ pub(super) struct Inbox {
     /// Requests for the state of a pool, with its slots or without, answered after the commit.
     pub(super) looks: VecDeque<(Id, bool, Reply)>,
     /// Requests that only read and need an access key, answered after the commit.
-    pub(super) reads: VecDeque<Job>,
+    pub(super) reads: VecDeque<Read>,
     /// Requests that ask whether the file can be written, answered after the commit.
-    pub(super) readies: Vec<Reply>,
+    pub(super) readies: Vec<oneshot::Sender<Result<(), JobError>>>,
     max_batch: usize,
     /// How many jobs the last commit had, and how long committing them took.
     last_batch: (usize, Duration),

@@ -1,115 +1,104 @@
-//! What rides on grants: values, limits, checkpoints, and the handoff on request.
+//! The cargo of a grant: values, limits, checkpoints, and the handoff on request.
 
-use litelease::rusqlite::types;
 use litelease::{
-    CheckpointResult, Error, Grant, GrantResult, Lease, Litelease, Reason, RequestResult, Scope,
-    TransferResult,
+    CheckpointResult, Error, Grant, GrantResult, Lease, Litelease, Reason, RequestResult,
+};
+use litelease_wire::{
+    Attached, CheckpointStored, Limited, OpenRequest, Progressed, Refusal, Value,
 };
 
-use super::batch::{Batch, Served, duration};
-use super::names::{for_client, rejected, wait_for_owner};
-use crate::access::{Caller, Names};
-use crate::job::{Answer, Id, JobError, Requested, Riders, Timed};
+use super::batch::{Batch, Done, Served, duration};
+use crate::answer::{Answer, Attachments, NameAnswer, rejected, seconds};
+use crate::job::Id;
+use crate::value::{from_stored, to_stored};
 
 /// Attaches a value to a grant.
-pub(super) fn attach(
-    db: &Litelease,
-    grant: &Grant,
-    value: &types::Value,
-    now_ms: i64,
-) -> Result<Answer, Error> {
-    let attached = db.at(now_ms).attach(grant, value)?;
-    stored(db, grant, "attached", attached, now_ms)
+pub(crate) fn attach(file: &Served<'_>, grant: &Grant, value: Value, now_ms: i64) -> Done {
+    let result = file.db.at(now_ms).attach(grant, to_stored(value))?;
+    done(file, grant, result, now_ms, |name, token| {
+        NameAnswer::Attached(Attached { attached: true, name, token })
+    })
 }
 
 /// Limits a grant.
-pub(super) fn limit(
-    db: &Litelease,
+pub(crate) fn limit(
+    file: &Served<'_>,
     grant: &Grant,
     progress_within_ms: Option<i64>,
     max_time_ms: Option<i64>,
     now_ms: i64,
-) -> Result<Answer, Error> {
+) -> Done {
     let not_after_ms = max_time_ms.map(|ms| now_ms.saturating_add(ms));
     let within = progress_within_ms.map(duration);
-    let limited = db.at(now_ms).limit(grant, within, not_after_ms)?;
-    stored(db, grant, "limited", limited, now_ms)
+    let result = file.db.at(now_ms).limit(grant, within, not_after_ms)?;
+    done(file, grant, result, now_ms, |name, token| {
+        NameAnswer::Limited(Limited { limited: true, name, token })
+    })
 }
 
 /// Counts progress of a grant.
-pub(super) fn progress(db: &Litelease, grant: &Grant, now_ms: i64) -> Result<Answer, Error> {
-    let counted = db.at(now_ms).progress(grant)?;
-    stored(db, grant, "progressed", counted, now_ms)
+pub(crate) fn progress(file: &Served<'_>, grant: &Grant, now_ms: i64) -> Done {
+    let result = file.db.at(now_ms).progress(grant)?;
+    done(file, grant, result, now_ms, |name, token| {
+        NameAnswer::Progressed(Progressed { name, progressed: true, token })
+    })
 }
 
 /// Stores a checkpoint under a grant.
-pub(super) fn checkpoint(
-    db: &Litelease,
-    grant: &Grant,
-    value: &types::Value,
-    now_ms: i64,
-) -> Result<Answer, Error> {
-    let result = match db.at(now_ms).checkpoint(grant, value)? {
+pub(crate) fn checkpoint(file: &Served<'_>, grant: &Grant, value: Value, now_ms: i64) -> Done {
+    let result = match file.db.at(now_ms).checkpoint(grant, to_stored(value))? {
         CheckpointResult::Stored => GrantResult::Done,
         CheckpointResult::Stale { newest } => GrantResult::Stale {
             reason: newest.map_or(Reason::NeverClaimed, |by| Reason::Superseded { by }),
         },
     };
-    stored(db, grant, "stored", result, now_ms)
+    done(file, grant, result, now_ms, |name, token| {
+        NameAnswer::CheckpointStored(CheckpointStored { name, stored: true, token })
+    })
 }
 
-fn stored(
-    db: &Litelease,
+fn done(
+    file: &Served<'_>,
     grant: &Grant,
-    word: &'static str,
     result: GrantResult,
     now_ms: i64,
-) -> Result<Answer, Error> {
-    Ok(match result {
-        GrantResult::Done => Answer::Stored { word, name: grant.name.clone(), token: grant.token },
+    answer: fn(String, i64) -> NameAnswer,
+) -> Done {
+    Ok(Answer::Name(match result {
+        GrantResult::Done => answer(grant.name.clone(), grant.token),
         GrantResult::Stale { reason } => {
-            rejected(reason, db.at(now_ms).inspect(&grant.name)?, now_ms)
+            rejected(reason, file.db.at(now_ms).inspect(&grant.name)?, now_ms)
         }
-    })
+    }))
 }
 
-/// Hands a lease to its requester, who fetches its secret.
-pub(super) fn hand_over(
-    db: &Litelease,
-    grant: &Grant,
-    ttl_ms: i64,
+/// Asks the holder of a name to give it up.
+pub(crate) fn request(
+    file: &Served<'_>,
+    name: &str,
+    requester: &str,
+    within_ms: i64,
     now_ms: i64,
-) -> Result<Answer, Error> {
-    Ok(match db.at(now_ms).hand_over(grant, duration(ttl_ms))? {
-        TransferResult::Transferred(handed) => {
-            wait_for_owner(db, &handed)?;
-            Answer::Transferred(Timed::at(now_ms, handed))
+) -> Done {
+    let requested = file.db.at(now_ms).request(name, requester, duration(within_ms))?;
+    Ok(Answer::Name(match requested {
+        RequestResult::Requested { token, until_ms } => {
+            let open = open_request(name, requester.into(), token, until_ms, now_ms);
+            NameAnswer::Requested(Box::new(open))
         }
-        TransferResult::Rejected { reason, current } => rejected(reason, current, now_ms),
-    })
+        RequestResult::RequestedBy { requester, until_ms } => {
+            let token = file.db.token(name)?.unwrap_or_default();
+            let text = "another client has asked for it before: wait for the name, or ask later";
+            NameAnswer::Refused(Box::new(Refusal {
+                requested: Some(open_request(name, requester, token, until_ms, now_ms)),
+                ..Refusal::new("requested_by", text)
+            }))
+        }
+        RequestResult::Rejected { reason } => rejected(reason, None, now_ms),
+    }))
 }
 
 impl Batch {
-    /// Asks the holder of a name to give it up.
-    pub(super) fn request(
-        &mut self,
-        caller: Caller,
-        name: &str,
-        requester: &str,
-        within_ms: i64,
-        file: &Served<'_>,
-    ) -> Result<(Id, Result<Answer, JobError>), Error> {
-        let (id, now_ms) = (Id::Name(name.into()), self.now_ms);
-        if let Err(refused) = file.keys.check(caller, Scope::Claim, Names::One(name), now_ms) {
-            return Ok((id, Err(refused)));
-        }
-        let asked = for_client(ask(file.db, name, requester, within_ms, now_ms))?;
-        if let Ok(Answer::Requested(_)) = &asked {
-            self.requesters.push((id.clone(), requester.into()));
-        }
-        Ok((id, asked))
-    }
-
     /// Notes that a claim which begins to wait has an open request, which is to be repeated.
     pub(super) fn note_requester(&mut self, id: &Id, owner: &str, file: &Served<'_>) {
         // An error only means that the request lapses.
@@ -120,42 +109,27 @@ impl Batch {
     }
 }
 
-fn ask(
-    db: &Litelease,
-    name: &str,
-    requester: &str,
-    within_ms: i64,
-    now_ms: i64,
-) -> Result<Answer, Error> {
-    let made = |requester: &str, token, until_ms: i64| {
-        let left_ms = until_ms.saturating_sub(now_ms).max(0);
-        Requested { name: name.into(), requester: requester.into(), token, until_ms, left_ms }
-    };
-    Ok(match db.at(now_ms).request(name, requester, duration(within_ms))? {
-        RequestResult::Requested { token, until_ms } => {
-            Answer::Requested(made(requester, token, until_ms))
-        }
-        RequestResult::RequestedBy { requester, until_ms } => {
-            let token = db.token(name)?.unwrap_or_default();
-            Answer::RequestedBy(made(&requester, token, until_ms))
-        }
-        RequestResult::Rejected { reason } => rejected(reason, None, now_ms),
-    })
-}
-
-/// Reads what rides on a live lease.
-pub(super) fn riders(
+/// Reads what a live lease carries.
+pub(super) fn attachments(
     db: &Litelease,
     lease: &Lease,
     now_ms: i64,
-) -> Result<Option<Box<Riders>>, Error> {
-    let value = db.at(now_ms).value(&lease.name)?.unwrap_or(types::Value::Null);
-    let requested = db.at(now_ms).requested(&lease.name)?.map(|open| Requested {
-        name: lease.name.clone(),
-        requester: open.requester,
-        token: open.token,
-        until_ms: open.until_ms,
-        left_ms: open.until_ms.saturating_sub(now_ms).max(0),
-    });
-    Ok(Riders::of(Some(value), requested))
+) -> Result<Option<Box<Attachments>>, Error> {
+    let value = db.at(now_ms).value(&lease.name)?.map_or(Value::Null, from_stored);
+    let requested = db
+        .at(now_ms)
+        .requested(&lease.name)?
+        .map(|open| open_request(&lease.name, open.requester, open.token, open.until_ms, now_ms));
+    Ok(Attachments::new(Some(value), requested))
+}
+
+fn open_request(
+    name: &str,
+    requester: String,
+    token: i64,
+    until_ms: i64,
+    now_ms: i64,
+) -> OpenRequest {
+    let (until_unix, left_ms) = (until_ms.div_euclid(1000), until_ms.saturating_sub(now_ms));
+    OpenRequest { name: name.into(), requester, token, until_unix, within: seconds(left_ms.max(0)) }
 }

@@ -103,7 +103,8 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::job::{Answer, Id, JobError, WaitState, Wanted};
+    use crate::answer::Answer;
+    use crate::job::{Id, JobError, WaitState, Wanted};
 
     type Answered = Result<Answer, JobError>;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use litelease::{Error, Litelease};
 use litelease_store::When;
 
-use super::names::for_client;
+use super::batch::Failed;
 use super::wait_lists::WaitLists;
 use crate::job::Id;
 
@@ -60,11 +60,12 @@ impl Requests {
             }
             *due_ms = now_ms.saturating_add(REPEAT_MS);
             // A row that is damaged concerns its own name alone.
-            let repeated = for_client(
-                db.with_store(|store| store.repeat_request(id, requester, When::At(now_ms))),
-            )?;
-            if !matches!(repeated, Ok(Some(_))) {
-                ended.push(id.clone());
+            let repeated =
+                db.with_store(|store| store.repeat_request(id, requester, When::At(now_ms)));
+            match repeated.map_err(Failed::from) {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(Failed::Client(_)) => ended.push(id.clone()),
+                Err(Failed::Batch(error)) => return Err(error),
             }
         }
         ended.iter().for_each(|id| _ = self.open.remove(id));

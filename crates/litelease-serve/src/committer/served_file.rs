@@ -10,6 +10,7 @@ use litelease::{Error, Litelease, PoolInfo, SlotRow};
 use super::batch::Served;
 use super::bounds::Bounds;
 use crate::access::Keys;
+use crate::failure::Failure;
 use crate::file;
 use crate::high_water::{HighWater, NameGrant};
 use crate::job::JobError;
@@ -82,16 +83,16 @@ impl ServedFile {
     }
 
     /// Begins a write transaction. Fails if this server has lost its lock, or the file was moved.
-    pub(super) fn begin(&mut self) -> Result<(), Error> {
+    pub(super) fn begin(&mut self) -> Result<(), Failure> {
         self.changes_at_begin = self.db.conn().total_changes();
         self.check()?;
-        self.db.begin_batch()
+        Ok(self.db.begin_batch()?)
     }
 
     /// Commits if `done` is `Ok`, otherwise rolls back. Returns how long the commit took.
-    pub(super) fn end(&mut self, done: Result<(), Error>) -> Result<Duration, Error> {
+    pub(super) fn end(&mut self, done: Result<(), Failure>) -> Result<Duration, Failure> {
         let started = Instant::now();
-        let ended = done.and_then(|()| self.store()).and_then(|()| self.db.commit_batch());
+        let ended = done.and_then(|()| self.store()).and_then(|()| Ok(self.db.commit_batch()?));
         if ended.is_err() {
             self.distrust();
             // If this fails, the next transaction rolls back before it begins.
@@ -108,7 +109,7 @@ impl ServedFile {
     /// Checks whether the file can be written: by the last write if it was a moment ago, otherwise
     /// by writing. Returns the reason if it cannot.
     pub(super) fn check_writable(&mut self) -> Result<(), &'static str> {
-        self.check().map_err(|error| file::reason(&error))?;
+        self.check().map_err(|error| error.reason())?;
         match self.last_write {
             Some((at, outcome)) if at.elapsed() < WRITE_OUTCOME_VALID_FOR => outcome,
             _ => self.probe(),
@@ -117,24 +118,25 @@ impl ServedFile {
 
     fn probe(&mut self) -> Result<(), &'static str> {
         // Jobs that arrive meanwhile wait for the probe, so it waits less for the write lock.
-        let begun = file::set_timeout(&self.db, file::PROBE_TIMEOUT).and_then(|()| self.begin());
+        let shorter = file::set_timeout(&self.db, file::PROBE_TIMEOUT).map_err(Failure::from);
+        let begun = shorter.and_then(|()| self.begin());
         let restored = file::set_timeout(&self.db, file::TIMEOUT);
-        let written = begun.and(restored).and_then(|()| file::touch(&self.db));
+        let written = begun.and_then(|()| Ok(restored.and_then(|()| file::touch(&self.db))?));
         let probed = self.end(written).map(|_| ());
         if let Err(error) = &probed {
             tracing::error!(error = %error, "the database cannot be written");
         }
         self.remember(&probed);
-        probed.map_err(|error| file::reason(&error))
+        probed.map_err(|error| error.reason())
     }
 
-    fn remember(&mut self, outcome: &Result<(), Error>) {
-        let outcome = outcome.as_ref().map_err(|error| file::reason(error)).copied();
+    fn remember(&mut self, outcome: &Result<(), Failure>) {
+        let outcome = outcome.as_ref().map_err(Failure::reason).copied();
         self.last_write = Some((Instant::now(), outcome));
     }
 
     /// Checks that this is still the only server of the file, and that the file is where it was.
-    fn check(&mut self) -> Result<(), Error> {
+    fn check(&mut self) -> Result<(), Failure> {
         self.lock.as_mut().map_or(Ok(()), ServerLock::ensure)?;
         self.check_mirror()?;
         file::check_place(&self.db)
@@ -146,7 +148,7 @@ impl ServedFile {
         id: &str,
         with_slots: bool,
         now_ms: i64,
-    ) -> Result<Option<Snapshot>, Error> {
+    ) -> Result<Option<Snapshot>, Failure> {
         file::check_place(&self.db)?;
         self.check_mirror()?;
         let pools = self.db.pools().at(now_ms);
@@ -261,12 +263,12 @@ impl ServedFile {
     }
 
     /// Checks that what is answered from the copy of an engine counts.
-    pub(super) fn check_mirror(&self) -> Result<(), Error> {
+    pub(super) fn check_mirror(&self) -> Result<(), Failure> {
         self.mirror.as_ref().map_or(Ok(()), Mirror::check)
     }
 
     /// Stores on the engine what the open transaction has changed.
-    fn store(&mut self) -> Result<(), Error> {
+    fn store(&mut self) -> Result<(), Failure> {
         self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.commit(&self.db))
     }
 

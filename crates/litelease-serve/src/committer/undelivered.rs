@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::job::Grant;
+use crate::answer::UndeliveredGrant;
 
 /// How long to leave the database alone after a failure, unless a request arrives.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(RETRY_PAUSE_MS.unsigned_abs());
@@ -10,14 +10,19 @@ pub(super) const RETRY_PAUSE_MS: i64 = 1_000;
 
 #[derive(Default)]
 pub(super) struct Undelivered {
-    grants: Vec<Grant>,
+    grants: Vec<UndeliveredGrant>,
     /// Set after a failed commit.
     pub(super) retry_at: Option<Instant>,
 }
 
 impl Undelivered {
-    pub(super) fn push(&mut self, grant: Grant) {
+    pub(super) fn push(&mut self, grant: UndeliveredGrant) {
         self.grants.push(grant);
+    }
+
+    /// Adds grants: those of a commit that failed, for a later one.
+    pub(super) fn extend(&mut self, grants: impl IntoIterator<Item = UndeliveredGrant>) {
+        self.grants.extend(grants);
     }
 
     /// Returns how long to wait before returning the grants, or `None` if there are none.
@@ -27,13 +32,8 @@ impl Undelivered {
     }
 
     /// Takes all grants out, for the next commit.
-    pub(super) fn take(&mut self) -> Vec<Grant> {
+    pub(super) fn take(&mut self) -> Vec<UndeliveredGrant> {
         std::mem::take(&mut self.grants)
-    }
-
-    /// Keeps the grants of a commit that failed, for a later one.
-    pub(super) fn put_back(&mut self, grants: Vec<Grant>) {
-        self.grants.extend(grants);
     }
 
     /// Pauses before the next try, so that a failing database is not tried in a tight loop.
@@ -56,11 +56,11 @@ mod tests {
     fn grants_are_due_at_once_and_after_a_failure_only_when_the_pause_is_over() {
         let mut undelivered = Undelivered::default();
         assert_eq!(undelivered.due_in(), None);
-        undelivered.push(Grant::Slot { id: Id::Pool("p".into()), lease: "a".into() });
+        undelivered.push(UndeliveredGrant::Slot { id: Id::Pool("p".into()), lease: "a".into() });
         assert_eq!(undelivered.due_in(), Some(Duration::ZERO));
         let grants = undelivered.take();
         assert_eq!(undelivered.due_in(), None);
-        undelivered.put_back(grants);
+        undelivered.extend(grants);
         undelivered.pause();
         assert!(undelivered.due_in().is_some_and(|left| !left.is_zero() && left <= RETRY_PAUSE));
         undelivered.resume();

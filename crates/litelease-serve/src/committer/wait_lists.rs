@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use litelease::{Error, Litelease};
 
-use super::batch::{Batch, Served, lend};
+use super::batch::{Batch, Served, lend, split};
 use super::expiry_schedule::ExpirySchedule;
 use super::queue::Queue;
 use super::undelivered::RETRY_PAUSE_MS;
 use crate::access::Caller;
-use crate::job::{Answer, GrantJob, Id, JobError, Wanted};
+use crate::answer::Answer;
+use crate::job::{GrantJob, Id, JobError, Wanted};
 use crate::shares::{Pot, Share};
 
 pub(super) struct WaitLists {
@@ -112,15 +113,14 @@ impl WaitLists {
             self.count = self.count.saturating_sub(gone);
             let Some(head) = head else { break };
             let (answer, error) = match lend(file, head, batch.now_ms) {
-                Ok(Ok(Answer::Nothing | Answer::Busy(_))) => {
+                Ok(answer) if answer.is_busy() => {
                     for job in queue.keep_waiting() {
                         self.count = self.count.saturating_sub(1);
-                        batch.answer(job.id, job.reply, Ok(Answer::Nothing));
+                        batch.answer(job.id, job.reply, Ok(Answer::NoneFree));
                     }
                     break;
                 }
-                Ok(answer) => (answer, None),
-                Err(error) => (Err(JobError::Database), Some(error)),
+                done => split(done),
             };
             for job in queue.pop().into_iter().flatten() {
                 self.count = self.count.saturating_sub(1);
@@ -152,14 +152,11 @@ impl WaitLists {
         self.count = self.count.saturating_sub(sharing.len());
         sharing.retain(GrantJob::begin_serving);
         if let Some(first) = sharing.first() {
-            let (answer, failed) = match lend(file, first, batch.now_ms) {
-                Ok(answer) => (answer, Ok(())),
-                Err(error) => (Err(JobError::Database), Err(error)),
-            };
+            let (answer, error) = split(lend(file, first, batch.now_ms));
             for job in sharing {
                 batch.answer(job.id, job.reply, answer.clone());
             }
-            failed?;
+            error.map_or(Ok(()), Err)?;
         }
         self.remove_if_empty(id);
         Ok(())

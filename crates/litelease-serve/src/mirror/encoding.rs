@@ -9,7 +9,7 @@
 //! | `r` TABLE 0 NUMBER | a row: its columns, each with its type |
 //! | `s` TABLE | the definition of a table |
 
-use litelease::Error;
+use crate::failure::Failure;
 use litelease::rusqlite::types::{Value, ValueRef};
 use litelease_store::AccessRow;
 
@@ -55,10 +55,10 @@ impl Meta {
         [&[FORMAT][..], &self.at_ms.to_be_bytes()].concat()
     }
 
-    pub(super) fn read(mut bytes: &[u8]) -> Result<Self, Error> {
+    pub(super) fn read(mut bytes: &[u8]) -> Result<Self, Failure> {
         match take::<1>(&mut bytes)? {
             [FORMAT] => Ok(Meta { at_ms: i64::from_be_bytes(take(&mut bytes)?) }),
-            [format] => Err(super::damaged(&format!(
+            [format] => Err(Failure::DamagedRow(format!(
                 "a newer litelease has written the rows of this service (format {format}, this one \
                  knows {FORMAT}): update this server"
             ))),
@@ -78,7 +78,7 @@ pub(super) fn row_key(table: &str, number: i64) -> Vec<u8> {
 }
 
 /// Returns the number of a row.
-pub(super) fn row_number(key: &[u8], prefix: &[u8]) -> Result<i64, Error> {
+pub(super) fn row_number(key: &[u8], prefix: &[u8]) -> Result<i64, Failure> {
     let mut rest = key.get(prefix.len()..).unwrap_or_default();
     Ok((u64::from_be_bytes(take(&mut rest)?) ^ (1 << 63)).cast_signed())
 }
@@ -107,7 +107,7 @@ pub(super) fn write_value(value: ValueRef<'_>, shift: Shift, bytes: &mut Vec<u8>
 }
 
 /// Takes a value off the front.
-pub(super) fn read_value(bytes: &mut &[u8], shift: Shift) -> Result<Value, Error> {
+pub(super) fn read_value(bytes: &mut &[u8], shift: Shift) -> Result<Value, Failure> {
     Ok(match take::<1>(bytes)? {
         [0] => Value::Null,
         [1] => Value::Integer(shift.apply(i64::from_be_bytes(take(bytes)?))),
@@ -132,7 +132,7 @@ pub(super) fn write_changes(rows: &[RowChange]) -> Vec<u8> {
 }
 
 /// Reads changes of rows.
-pub(super) fn read_changes(mut bytes: &[u8]) -> Result<Vec<RowChange>, Error> {
+pub(super) fn read_changes(mut bytes: &[u8]) -> Result<Vec<RowChange>, Failure> {
     let mut rows = Vec::new();
     while !bytes.is_empty() {
         let key = read_bytes(&mut bytes)?.to_vec();
@@ -167,11 +167,11 @@ pub(crate) fn write_access(row: &AccessRow) -> Vec<u8> {
 }
 
 /// Reads an access key, which is stored under `key`.
-pub(crate) fn read_access(key: &[u8], bytes: &[u8]) -> Result<AccessRow, Error> {
+pub(crate) fn read_access(key: &[u8], bytes: &[u8]) -> Result<AccessRow, Failure> {
     read_access_row(bytes).map_err(at(key))
 }
 
-fn read_access_row(mut bytes: &[u8]) -> Result<AccessRow, Error> {
+fn read_access_row(mut bytes: &[u8]) -> Result<AccessRow, Failure> {
     let bytes = &mut bytes;
     if take::<1>(bytes)? != [FORMAT] {
         return Err(damaged());
@@ -188,7 +188,7 @@ fn read_access_row(mut bytes: &[u8]) -> Result<AccessRow, Error> {
 }
 
 /// Reads text.
-pub(super) fn text(bytes: &[u8]) -> Result<String, Error> {
+pub(super) fn text(bytes: &[u8]) -> Result<String, Failure> {
     String::from_utf8(bytes.to_vec()).map_err(|_| damaged())
 }
 
@@ -198,30 +198,30 @@ fn write_bytes(value: &[u8], bytes: &mut Vec<u8>) {
     bytes.extend(value);
 }
 
-fn read_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], Error> {
+fn read_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], Failure> {
     let length = usize::try_from(u32::from_be_bytes(take(bytes)?)).unwrap_or(usize::MAX);
     let (value, rest) = bytes.split_at_checked(length).ok_or_else(damaged)?;
     *bytes = rest;
     Ok(value)
 }
 
-pub(super) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Error> {
+pub(super) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Failure> {
     let (first, rest) = bytes.split_first_chunk::<N>().ok_or_else(damaged)?;
     *bytes = rest;
     Ok(*first)
 }
 
 /// Says which row an error is about.
-pub(super) fn at(key: &[u8]) -> impl Fn(Error) -> Error {
+pub(super) fn at(key: &[u8]) -> impl Fn(Failure) -> Failure {
     let text = format!(
         "the row {} of this service on the engine is not valid, and is never repaired or used",
         key.escape_ascii()
     );
-    move |_| super::damaged(&text)
+    move |_| Failure::DamagedRow(text.clone())
 }
 
-pub(super) fn damaged() -> Error {
-    super::damaged(
-        "a row of this service on the engine is not valid, and is never repaired or used",
+pub(super) fn damaged() -> Failure {
+    Failure::DamagedRow(
+        "a row of this service on the engine is not valid, and is never repaired or used".into(),
     )
 }

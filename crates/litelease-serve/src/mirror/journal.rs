@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use litelease::Error;
+use crate::failure::Failure;
 use litelease_cluster::engine::{Engine, Stored};
 
+use super::RowChange;
 use super::encoding::{self, JOURNAL};
-use super::{RowChange, failed};
 use crate::replica::WRITER_LEASE;
 use crate::replica::writer_lease::WriterLease;
 
@@ -30,7 +30,7 @@ pub(super) struct Destination<'a> {
 }
 
 /// Stores all rows, or nothing if this fails with anything but an unknown outcome.
-pub(super) fn store(destination: Destination<'_>, rows: &[RowChange]) -> Result<(), Error> {
+pub(super) fn store(destination: Destination<'_>, rows: &[RowChange]) -> Result<(), Failure> {
     if split(destination.engine, rows).count() <= 1 {
         return put(destination, rows);
     }
@@ -52,7 +52,7 @@ pub(super) fn store(destination: Destination<'_>, rows: &[RowChange]) -> Result<
 pub(super) fn recover(
     destination: Destination<'_>,
     rows: &mut BTreeMap<Vec<u8>, Vec<u8>>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let keys = rows.range(JOURNAL.to_vec()..).take_while(|(key, _)| key.starts_with(JOURNAL));
     let keys: Vec<Vec<u8>> = keys.map(|(key, _)| key.clone()).collect();
     let Some(count) = rows.get(JOURNAL) else {
@@ -80,7 +80,11 @@ pub(super) fn recover(
 
 /// Stores the rows of a complete journal, and then deletes it. Doing so twice changes nothing, and
 /// a crash at any moment leaves the journal until all rows are stored.
-fn finish(destination: Destination<'_>, mut rows: Vec<RowChange>, count: u32) -> Result<(), Error> {
+fn finish(
+    destination: Destination<'_>,
+    mut rows: Vec<RowChange>,
+    count: u32,
+) -> Result<(), Failure> {
     rows.push((JOURNAL.to_vec(), None));
     rows.extend((0..count).map(|number| (part_key(number), None)));
     split(destination.engine, &rows).try_for_each(|some| put(destination, some))
@@ -105,15 +109,16 @@ fn split<'a>(
     })
 }
 
-fn put(destination: Destination<'_>, rows: &[RowChange]) -> Result<(), Error> {
+fn put(destination: Destination<'_>, rows: &[RowChange]) -> Result<(), Failure> {
     let Destination { engine, lease, boot } = destination;
     match engine.commit_rows_of(boot, WRITER_LEASE, lease.token(), rows) {
         Ok(Stored::Done { .. } | Stored::DoneAt { .. }) => Ok(()),
         Ok(Stored::Conflict) => {
             lease.give_up();
-            Err(failed("another server has taken over, and nothing was stored here"))
+            let text = "another server has taken over, and nothing was stored here";
+            Err(Failure::NotWriter(text.into()))
         }
-        Err(error) => Err(failed(&error.to_string())),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use litelease::Error;
+use crate::failure::Failure;
 use litelease::rusqlite::fallible_iterator::FallibleIterator;
 use litelease::rusqlite::types::Value;
 use litelease::rusqlite::{Batch, Connection, OptionalExtension, params_from_iter};
@@ -51,7 +51,7 @@ pub(super) struct Table {
 
 /// Makes a table by the definition that the engine has. Other SQL is refused, and not run: whoever
 /// may write to the engine must not be able to write files here.
-pub(super) fn create(connection: &Connection, name: &str, sql: &str) -> Result<(), Error> {
+pub(super) fn create(connection: &Connection, name: &str, sql: &str) -> Result<(), Failure> {
     let mut statements = Batch::new(connection, sql);
     let first = statements.next()?.filter(|_| sql.starts_with(&format!("CREATE TABLE {name} ")));
     let damaged =
@@ -65,7 +65,7 @@ pub(super) fn create(connection: &Connection, name: &str, sql: &str) -> Result<(
 }
 
 /// Reads which tables there are.
-pub(super) fn read_all(connection: &Connection) -> Result<BTreeMap<String, Table>, Error> {
+pub(super) fn read_all(connection: &Connection) -> Result<BTreeMap<String, Table>, Failure> {
     let mut tables = connection.prepare(TABLES)?;
     let tables = tables.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let mut found = BTreeMap::new();
@@ -77,7 +77,7 @@ pub(super) fn read_all(connection: &Connection) -> Result<BTreeMap<String, Table
     Ok(found)
 }
 
-fn read_columns(connection: &Connection, table: &str) -> Result<Vec<(String, bool)>, Error> {
+fn read_columns(connection: &Connection, table: &str) -> Result<Vec<(String, bool)>, Failure> {
     let mut columns = connection.prepare(COLUMNS)?;
     let columns = columns.query_map([table], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let columns: Vec<(String, String, i64)> = columns.collect::<Result<_, _>>()?;
@@ -107,7 +107,7 @@ impl Table {
         numbers: &BTreeSet<i64>,
         offset_ms: i64,
         rows: &mut Vec<RowChange>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         if !self.has_numbers() {
             return Ok(());
         }
@@ -133,7 +133,7 @@ impl Table {
         connection: &Connection,
         rows: &BTreeMap<Vec<u8>, Vec<u8>>,
         offset_ms: i64,
-    ) -> Result<Vec<RowChange>, Error> {
+    ) -> Result<Vec<RowChange>, Failure> {
         if !self.has_numbers() {
             // Tables are filled in the order of their names, and items come before keys.
             connection.execute_batch(FILL_KEYS)?;

@@ -173,10 +173,10 @@ impl Writer {
     }
 
     /// Does work in a commit. After an error, everything is loaded again.
-    fn commit(&mut self, work: impl FnOnce(&Litelease)) -> Result<(), Error> {
+    fn commit(&mut self, work: impl FnOnce(&Litelease)) -> Result<(), Failure> {
         self.db.begin_batch()?;
         work(&self.db);
-        let stored = self.mirror.commit(&self.db).and_then(|()| self.db.commit_batch());
+        let stored = self.mirror.commit(&self.db).and_then(|()| Ok(self.db.commit_batch()?));
         if stored.is_err() {
             let _ = self.db.rollback_batch();
             self.mirror.distrust();
@@ -198,7 +198,7 @@ fn everything(db: &Litelease) -> Vec<String> {
         let mut rows = db.conn().prepare(&format!("SELECT * FROM {table}")).unwrap();
         let count = rows.column_count();
         let rows = rows.query_map([], |row| {
-            let values = (0..count).map(|at| row.get::<_, rusqlite::types::Value>(at));
+            let values = (0..count).map(|at| row.get::<_, litelease::rusqlite::types::Value>(at));
             Ok(format!("{table} {:?}", values.collect::<Result<Vec<_>, _>>()?))
         });
         found.extend(rows.unwrap().map(Result::unwrap));

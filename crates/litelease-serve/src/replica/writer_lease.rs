@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use litelease::Error;
 use litelease_cluster::{Cluster, Held, HoldError, Lease, TransferResult};
 use litelease_hold::{Clock, Loss, abandon, hold_of};
 
 use super::Signal;
-use crate::mirror;
+use crate::failure::Failure;
 
 /// Keeps a grant alive that was asked for at a moment.
 pub(crate) type Keep = Box<dyn Fn(Lease, Duration) -> Result<Held, HoldError> + Send + Sync>;
@@ -74,7 +73,7 @@ impl WriterLease {
 
     /// Takes a new token. What was sent under the one before, and is still on its way to the
     /// engine, can no longer be stored.
-    pub(crate) fn fence(&self) -> Result<(), Error> {
+    pub(crate) fn fence(&self) -> Result<(), Failure> {
         let since = self.clock.now();
         let lease = {
             let mut state = self.state();
@@ -86,10 +85,10 @@ impl WriterLease {
             Ok(TransferResult::Transferred(next)) => self.replace(next, since),
             Ok(TransferResult::Rejected { reason, .. }) => {
                 self.give_up();
-                Err(mirror::failed(&format!("another server writes now: {reason}")))
+                Err(Failure::NotWriter(format!("another server writes now: {reason}")))
             }
             // If the new token is stored all the same, the next renewal of the old one fails.
-            Err(error) => Err(mirror::failed(&error.to_string())),
+            Err(error) => Err(error.into()),
         };
         self.state().is_fencing = false;
         fenced
@@ -132,9 +131,9 @@ impl WriterLease {
     }
 
     /// Replaces the hold by one on the new grant.
-    fn replace(&self, next: Lease, since: Duration) -> Result<(), Error> {
+    fn replace(&self, next: Lease, since: Duration) -> Result<(), Failure> {
         let token = next.token;
-        let held = (self.keep)(next, since).map_err(|error| mirror::failed(&error.to_string()))?;
+        let held = (self.keep)(next, since)?;
         let mut state = self.state();
         if !state.is_trusted(self.clock.now()) {
             drop(state);
@@ -157,8 +156,8 @@ impl WriterLease {
     }
 }
 
-fn over() -> Error {
-    mirror::failed("this server no longer writes: another one may have taken over")
+fn over() -> Failure {
+    Failure::NotWriter("this server no longer writes: another one may have taken over".into())
 }
 
 #[cfg(test)]

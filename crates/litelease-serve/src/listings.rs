@@ -4,19 +4,20 @@
 use std::path::Path;
 
 use litelease::rusqlite::{Connection, OpenFlags};
-use litelease::{Error, ItemInfo, Litelease, QueueInfo, pool_of_name};
+use litelease::{Error, ItemInfo, Litelease, PoolInfo, QueueInfo, pool_of_name};
 use litelease_store::{ItemPlace, Store, When};
-use serde_json::{Value, json};
+use litelease_wire::{ItemState, Items, PoolOfName, Queue, Queues, Slots};
 
 use crate::access::Which;
-use crate::answer::{counts, held_slot, seconds};
+use crate::answer::{held_slot, seconds};
 use crate::file;
 
-/// A look at queues or pools, at a time.
-pub(crate) type Look = Box<dyn FnOnce(&Litelease, i64) -> Result<Value, Error> + Send>;
-
 /// Looks at the queues or pools of a file, on a connection of its own.
-pub(crate) fn look_in(path: &Path, look: Look, now_ms: i64) -> Result<Value, Error> {
+pub(crate) fn look_in<T>(
+    path: &Path,
+    look: impl FnOnce(&Litelease, i64) -> Result<T, Error>,
+    now_ms: i64,
+) -> Result<T, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Litelease::from_connection(Connection::open_with_flags(path, flags)?);
     file::set_timeout(&db, file::TIMEOUT)?;
@@ -24,13 +25,13 @@ pub(crate) fn look_in(path: &Path, look: Look, now_ms: i64) -> Result<Value, Err
 }
 
 /// Returns one queue, or a page of queues.
-pub(crate) fn count(
+pub(crate) fn queues(
     db: &Litelease,
     names: &Which,
     after: Option<&str>,
     limit: usize,
     now_ms: i64,
-) -> Result<Value, Error> {
+) -> Result<Queues, Error> {
     let found = match names {
         Which::One(queue) => db.queue(queue).at(now_ms).info()?.into_iter().collect(),
         Which::Under(prefix) => {
@@ -39,21 +40,21 @@ pub(crate) fn count(
     };
     let next = found.last().filter(|_| found.len() >= limit).map(|last| last.queue.clone());
     let next = next.filter(|_| matches!(names, Which::Under(_)));
-    Ok(json!({ "queues": found.iter().map(queue).collect::<Vec<_>>(), "next": next }))
+    Ok(Queues { next, queues: found.into_iter().map(queue).collect() })
 }
 
 /// Returns a page of the items of a queue.
-pub(crate) fn list(
+pub(crate) fn items(
     db: &Litelease,
     queue: &str,
     after: Option<ItemPlace>,
     limit: usize,
     now_ms: i64,
-) -> Result<Value, Error> {
+) -> Result<Items, Error> {
     let page = |store: &Store| store.items_page(queue, after, limit, When::At(now_ms));
     let (items, next) = db.with_store(page)?;
-    let items: Vec<Value> = items.iter().map(|info| item(info, now_ms)).collect();
-    Ok(json!({ "items": items, "next": next.map(|next| next.to_string()) }))
+    let items = items.into_iter().map(|info| item(info, now_ms)).collect();
+    Ok(Items { items, next: next.map(|next| next.to_string()) })
 }
 
 /// Returns the pools by name of which slots are held. No id of a pool without a name is shown: it
@@ -64,18 +65,14 @@ pub(crate) fn pools(
     after: Option<&str>,
     limit: usize,
     now_ms: i64,
-) -> Result<Value, Error> {
+) -> Result<Slots, Error> {
     let (prefix, after) = (pool_of_name(prefix), after.map(pool_of_name).unwrap_or_default());
     let when = When::At(now_ms);
     let found = db.with_store(|store| store.pools_in_use(&prefix, &after, limit, when))?;
     let name = |id: &str| id[pool_of_name("").len()..].to_owned();
     let next = found.last().filter(|_| found.len() >= limit).map(|(id, _)| name(id));
-    let pools = found.iter().map(|(id, info)| {
-        let mut pool = counts(*info);
-        pool["name"] = name(id).into();
-        pool
-    });
-    Ok(json!({ "pools": pools.collect::<Vec<_>>(), "next": next }))
+    let pools = found.iter().map(|(id, info)| pool(name(id), *info)).collect();
+    Ok(Slots { next, pools })
 }
 
 /// Returns the held slots of the pool of a name, from a position on.
@@ -85,39 +82,31 @@ pub(crate) fn slots(
     from: i64,
     limit: usize,
     now_ms: i64,
-) -> Result<Value, Error> {
+) -> Result<Slots, Error> {
     let id = pool_of_name(name);
     let Some(info) = db.pools().at(now_ms).info(&id)? else {
-        return Ok(json!({ "pools": [], "next": null }));
+        return Ok(Slots { next: None, pools: Vec::new() });
     };
     let held = db.with_store(|store| store.slots_from(&id, from, limit, When::At(now_ms)))?;
     let next = held.last().filter(|_| held.len() >= limit).map(|row| row.slot.position.to_string());
-    let mut pool = counts(info);
-    pool["name"] = name.into();
-    pool["slots"] = held.iter().map(|row| held_slot(row, now_ms)).collect();
-    Ok(json!({ "pools": [pool], "next": next }))
+    let slots = Some(held.iter().map(|row| held_slot(row, now_ms)).collect());
+    Ok(Slots { next, pools: vec![PoolOfName { slots, ..pool(name.into(), info) }] })
 }
 
-fn item(info: &ItemInfo, now_ms: i64) -> Value {
-    json!({
-        "id": info.id,
-        "state": info.state.word(),
-        "attempt": info.attempt,
-        "visible_in": info.visible_at_ms.map(|at_ms| seconds(at_ms.saturating_sub(now_ms))),
-        "age": seconds(now_ms.saturating_sub(info.sent_at_ms)),
-        "key": info.key,
-        "note": info.note,
-    })
+fn pool(name: String, info: PoolInfo) -> PoolOfName {
+    let (available, PoolInfo { count, in_use, .. }) = (info.available(), info);
+    PoolOfName { available, count, in_use, name, slots: None }
 }
 
-fn queue(info: &QueueInfo) -> Value {
-    json!({
-        "queue": info.queue,
-        "visible": info.visible,
-        "delayed": info.delayed,
-        "leased": info.leased,
-        "dead": info.dead,
-        "oldest": info.oldest_ms.map(seconds),
-        "max_attempts": info.max_attempts,
-    })
+fn item(info: ItemInfo, now_ms: i64) -> ItemState {
+    let ItemInfo { id, state, attempt, key, note, .. } = info;
+    let visible_in = info.visible_at_ms.map(|at_ms| seconds(at_ms.saturating_sub(now_ms)));
+    let age = seconds(now_ms.saturating_sub(info.sent_at_ms));
+    ItemState { age, attempt, id, key, note, state: state.word().into(), visible_in }
+}
+
+fn queue(info: QueueInfo) -> Queue {
+    let QueueInfo { queue, visible, delayed, leased, dead, max_attempts, .. } = info;
+    let oldest = info.oldest_ms.map(seconds);
+    Queue { dead, delayed, leased, max_attempts, oldest, queue, visible }
 }

@@ -1,0 +1,205 @@
+//! Answers about names.
+
+use litelease::{Lease, LeaseRow, Reason, Status};
+use litelease_wire as wire;
+use litelease_wire::{
+    Attached, Broken, CheckpointStored, EndedLease, Grant, KnownLease, Limited, OpenRequest,
+    Progressed, Refusal, Released, Value,
+};
+use serde::Serialize;
+
+use super::{Effect, UndeliveredGrant, seconds};
+use crate::job::Jobs;
+use crate::response::Response;
+
+/// The outcome of a job on a name.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum NameAnswer {
+    #[serde(skip)]
+    Granted(Box<Granted>),
+    /// The name has a live lease.
+    #[serde(skip)]
+    Busy(Box<LeaseWithRemaining>),
+    #[serde(skip)]
+    Refused(Box<Refusal>),
+    Renewed(Grant),
+    Released(Released),
+    Transferred(Box<wire::Lease>),
+    Broken(Broken),
+    Attached(Attached),
+    Limited(Limited),
+    Progressed(Progressed),
+    CheckpointStored(CheckpointStored),
+    Requested(Box<OpenRequest>),
+}
+
+/// A name was granted.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    pub(crate) lease: LeaseWithRemaining,
+    /// The secret of the grant.
+    pub(crate) grant: String,
+    /// A key keeps the grant when its client is gone.
+    pub(crate) has_key: bool,
+    /// It was transferred to its owner, who has fetched it.
+    pub(crate) is_fetched: bool,
+    /// The number of its row, if this is no answer that was given before.
+    pub(crate) number: Option<i64>,
+}
+
+/// A lease, and the time that it has left.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LeaseWithRemaining {
+    pub(crate) lease: Lease,
+    pub(crate) left_ms: i64,
+    /// What was attached to it and who has asked for it, where that was read and there is any.
+    pub(crate) attachments: Option<Box<Attachments>>,
+}
+
+/// The value of a lease, and the request for it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Attachments {
+    /// The value, or NULL; `None` if it is too long for a page.
+    pub(crate) value: Option<Value>,
+    pub(crate) requested: Option<OpenRequest>,
+}
+
+impl NameAnswer {
+    pub(super) fn undelivered(&self) -> Option<UndeliveredGrant> {
+        match self {
+            NameAnswer::Granted(granted) if !granted.has_key => {
+                let lease = granted.lease.lease.clone();
+                Some(match granted.is_fetched {
+                    true => UndeliveredGrant::Fetched(lease),
+                    false => UndeliveredGrant::Name(lease),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn effect(&self) -> Effect {
+        match self {
+            NameAnswer::Granted(_) | NameAnswer::Busy(_) | NameAnswer::Refused(_) => {
+                Effect::Nothing
+            }
+            NameAnswer::Released(_) | NameAnswer::Broken(_) => Effect::Freed,
+            NameAnswer::Transferred(_) => Effect::HandedOver,
+            NameAnswer::Renewed(_)
+            | NameAnswer::Attached(_)
+            | NameAnswer::Limited(_)
+            | NameAnswer::Progressed(_)
+            | NameAnswer::CheckpointStored(_)
+            | NameAnswer::Requested(_) => Effect::Changed,
+        }
+    }
+
+    pub(super) fn respond(self, grant: Option<UndeliveredGrant>, jobs: &Jobs) -> Response {
+        match self {
+            NameAnswer::Granted(granted) => {
+                let Granted { lease, grant: secret, .. } = *granted;
+                Response::granting(&lease.with_secret(secret), grant, jobs)
+            }
+            NameAnswer::Busy(current) => Response::refusal(
+                &current
+                    .busy("the name has a live owner: ask again later, or wait for it with wait"),
+            ),
+            NameAnswer::Refused(refusal) => Response::refusal(&refusal),
+            answer => Response::json(200, &answer),
+        }
+    }
+}
+
+impl LeaseWithRemaining {
+    pub(crate) fn at(now_ms: i64, lease: Lease) -> Self {
+        let left_ms = lease.expires_at_ms.saturating_sub(now_ms);
+        LeaseWithRemaining { lease, left_ms, attachments: None }
+    }
+
+    /// Returns the refusal of a claim because of this lease.
+    pub(crate) fn busy(self, text: &str) -> Refusal {
+        Refusal { current: Some(self.into_wire()), ..Refusal::new("busy", text) }
+    }
+
+    /// Adds the secret of the grant.
+    pub(crate) fn with_secret(self, grant: String) -> Grant {
+        let wire::Lease { expires_at_unix, expires_in, name, owner, token, .. } = self.into_wire();
+        Grant { expires_at_unix, expires_in, grant, name, owner, token }
+    }
+
+    pub(crate) fn into_wire(self) -> wire::Lease {
+        let LeaseWithRemaining { lease, left_ms, attachments } = self;
+        let Lease { name, owner, token, expires_at_ms, .. } = lease;
+        let (value, requested, value_left_out) = match attachments.map(|all| *all) {
+            None => (None, None, None),
+            Some(Attachments { value: None, requested }) => (None, requested, Some(true)),
+            Some(Attachments { value, requested }) => {
+                (value.filter(|value| *value != Value::Null), requested, None)
+            }
+        };
+        wire::Lease {
+            expires_at_unix: expires_at_ms.div_euclid(1000),
+            expires_in: seconds(left_ms),
+            name,
+            owner,
+            requested,
+            token,
+            value,
+            value_left_out,
+        }
+    }
+
+    /// Checks whether two leases differ in the time left only.
+    pub(crate) fn is_same(&self, other: &LeaseWithRemaining) -> bool {
+        let requester = |lease: &LeaseWithRemaining| {
+            let requested = lease.attachments.as_ref().and_then(|all| all.requested.as_ref());
+            requested.map(|requested| (requested.requester.clone(), requested.until_unix))
+        };
+        let value = |lease: &LeaseWithRemaining| {
+            lease.attachments.as_ref().and_then(|all| all.value.clone())
+        };
+        self.lease == other.lease
+            && self.attachments.is_some() == other.attachments.is_some()
+            && requester(self) == requester(other)
+            && value(self) == value(other)
+    }
+}
+
+impl Attachments {
+    /// Returns what a lease has, or nothing if it has nothing.
+    pub(crate) fn new(value: Option<Value>, requested: Option<OpenRequest>) -> Option<Box<Self>> {
+        let is_plain = value == Some(Value::Null) && requested.is_none();
+        (!is_plain).then(|| Box::new(Attachments { value, requested }))
+    }
+}
+
+/// Returns the refusal of a verb on a grant.
+pub(crate) fn rejected(reason: Reason, current: Option<Lease>, now_ms: i64) -> NameAnswer {
+    let current = current.map(|current| LeaseWithRemaining::at(now_ms, current).into_wire());
+    NameAnswer::Refused(Box::new(Refusal {
+        by: reason.superseded_by(),
+        current,
+        ..Refusal::new(reason.word(), format!("rejected: {reason}"))
+    }))
+}
+
+/// Returns a name of a page: with its lease, or why nobody has it.
+pub(crate) fn known(row: Result<LeaseWithRemaining, LeaseRow>, now_ms: i64) -> KnownLease {
+    let row = match row {
+        Ok(lease) => return KnownLease::Live(lease.into_wire()),
+        Err(row) => row,
+    };
+    let state = row.status(now_ms).unwrap_or(Status::Released).word().to_owned();
+    let (last_owner, end_ms) = row.tenure.unzip();
+    KnownLease::Ended(EndedLease {
+        expired_for: end_ms.map(|end_ms| seconds(now_ms.saturating_sub(end_ms))),
+        expires_at_unix: (),
+        expires_in: (),
+        last_owner,
+        name: row.name,
+        owner: (),
+        state: Some(state),
+        token: row.token,
+    })
+}

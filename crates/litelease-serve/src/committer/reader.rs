@@ -1,0 +1,129 @@
+//! Reads for requests, between two commits.
+
+use litelease::{Error, Lease, LeaseRow, Litelease, Scope};
+use litelease_store::{Row, Store, Value};
+use litelease_wire::Checkpoint;
+
+use super::payloads;
+use super::wait_lists::WaitLists;
+use crate::access::{Caller, Keys, Which};
+use crate::answer::{Attachments, LeaseWithRemaining};
+use crate::job::{Id, JobError};
+use crate::value;
+
+/// How many rows one page of leases may look at: the others wait meanwhile.
+const MOST_ROWS: usize = 10_000;
+
+/// The longest value that a page of leases shows, in bytes.
+const MOST_VALUE: usize = 1024;
+
+/// The state between two commits, and who may read it.
+pub(crate) struct Reader<'a> {
+    pub(super) db: &'a Litelease,
+    pub(super) keys: &'a Keys,
+    pub(super) waiting: &'a WaitLists,
+    pub(crate) now_ms: i64,
+}
+
+/// A name, whether it is live or not.
+pub(crate) struct NameState {
+    pub(crate) token: Option<i64>,
+    pub(crate) current: Option<LeaseWithRemaining>,
+    pub(crate) waiters: usize,
+}
+
+/// A name of a page: with its lease, or the row that it has left.
+pub(crate) type KnownName = Result<LeaseWithRemaining, LeaseRow>;
+
+impl Reader<'_> {
+    /// Checks whether a client may do something.
+    pub(crate) fn check(
+        &self,
+        caller: Caller,
+        scope: Scope,
+        names: &Which,
+    ) -> Result<(), JobError> {
+        self.keys.check(caller, scope, names.names(), self.now_ms)
+    }
+
+    /// Checks whether a client has a valid key, whatever that allows.
+    pub(crate) fn check_key(&self, caller: Caller) -> Result<(), JobError> {
+        self.keys.check_key(caller, self.now_ms)
+    }
+
+    /// Looks at the database in another way.
+    pub(crate) fn look<T>(
+        &self,
+        look: impl FnOnce(&Litelease, i64) -> Result<T, Error>,
+    ) -> Result<T, JobError> {
+        look(self.db, self.now_ms).map_err(failed)
+    }
+
+    /// Reads the latest checkpoint of a name.
+    pub(crate) fn last_checkpoint(&self, name: &str) -> Result<Checkpoint, JobError> {
+        let found = self.db.last_checkpoint(name).map_err(failed)?;
+        Ok(Checkpoint {
+            name: name.into(),
+            token: found.as_ref().map(|found| found.token),
+            updated_at_unix: found.as_ref().map(|found| found.updated_at_ms.div_euclid(1000)),
+            value: found
+                .map_or(litelease_wire::Value::Null, |found| value::from_stored(found.value)),
+        })
+    }
+
+    /// Reads one name.
+    pub(crate) fn name(&self, name: &str) -> Result<NameState, JobError> {
+        self.look(|db, now_ms| {
+            let token = db.token(name)?;
+            let current = db.at(now_ms).inspect(name)?;
+            let attachments = match &current {
+                Some(current) => payloads::attachments(db, current, now_ms)?,
+                None => None,
+            };
+            let current = current.map(|lease| LeaseWithRemaining::at(now_ms, lease));
+            Ok(NameState {
+                token,
+                current: current.map(|current| LeaseWithRemaining { attachments, ..current }),
+                waiters: self.waiting.len_of(&Id::Name(name.into())),
+            })
+        })
+    }
+
+    /// Reads a page of names, of which those that nobody has are wanted only with `all`. Returns
+    /// the name to go on after, too, if there may be more.
+    pub(crate) fn page(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+        all: bool,
+    ) -> Result<(Vec<KnownName>, Option<String>), JobError> {
+        self.look(|db, now_ms| {
+            let keep = |row: Row<'_>, value: Value<'_>| match row.live(now_ms) {
+                Some(lease) => Some(Ok(live(lease.into_owned(), value, now_ms))),
+                None => all.then(|| Err(LeaseRow::from(row))),
+            };
+            db.with_store(|store: &Store| store.page(prefix, after, limit, MOST_ROWS, keep))
+        })
+    }
+}
+
+/// Returns a live lease of a page with what it has attached, unless that is too long for a page.
+fn live(lease: Lease, value: Value<'_>, now_ms: i64) -> LeaseWithRemaining {
+    let value = match value {
+        Value::Text(text) if text.len() > MOST_VALUE => None,
+        Value::Blob(bytes) if bytes.len() > MOST_VALUE => None,
+        value => Some(value::from_row(value)),
+    };
+    let attachments = Attachments::new(value, None);
+    LeaseWithRemaining { attachments, ..LeaseWithRemaining::at(now_ms, lease) }
+}
+
+/// Returns what a client is told about a read that failed.
+fn failed(error: Error) -> JobError {
+    tracing::error!(kind = error.kind(), "the database failed");
+    match error {
+        Error::InvalidLeaseRow(_) | Error::SchemaMismatch { .. } => JobError::Damaged,
+        _ => JobError::Database,
+    }
+}

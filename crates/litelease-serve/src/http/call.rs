@@ -1,0 +1,171 @@
+//! How a call is carried out: its typed request, and what it is carried out with.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use litelease::{Grant, Identity, Scope};
+use litelease_wire::{self as wire, Call, Invalid, Key, Members, Request};
+
+use super::App;
+use crate::access::{Caller, Which};
+use crate::answer::Answer;
+use crate::committer::{Done, Served};
+use crate::job::{Id, Job, Task, Wanted, Work, no_id};
+use crate::response::{HttpError, Response};
+use crate::timer::Timer;
+
+pub(super) type Handled = Result<Response, HttpError>;
+
+/// A call that is carried out here.
+pub(super) trait Handle: Request {
+    fn handle(self, context: Context<'_>) -> impl Future<Output = Handled> + Send;
+}
+
+/// The row of a call, and how its request is read.
+pub(super) struct Handler {
+    pub(super) call: &'static Call,
+    pub(super) read: fn(Members) -> Result<Box<dyn Prepared>, Invalid>,
+}
+
+/// A request that was read.
+pub(super) trait Prepared: Send + Sync {
+    fn waits(&self) -> bool;
+
+    fn handle<'a>(
+        self: Box<Self>,
+        context: Context<'a>,
+    ) -> Pin<Box<dyn Future<Output = Handled> + Send + 'a>>;
+}
+
+impl<R: Handle> Prepared for R {
+    fn waits(&self) -> bool {
+        Request::waits(self)
+    }
+
+    fn handle<'a>(
+        self: Box<Self>,
+        context: Context<'a>,
+    ) -> Pin<Box<dyn Future<Output = Handled> + Send + 'a>> {
+        Box::pin(Handle::handle(*self, context))
+    }
+}
+
+fn read<R: Handle>(members: Members) -> Result<Box<dyn Prepared>, Invalid> {
+    Ok(Box::new(R::read(members)?))
+}
+
+macro_rules! handlers {
+    ($($request:ident),* $(,)?) => {
+        /// All calls.
+        pub(super) const HANDLERS: &[Handler] =
+            &[$(Handler { call: &wire::$request::CALL, read: read::<wire::$request> }),*];
+    };
+}
+
+wire::for_all_calls!(handlers);
+
+/// The surroundings of a call: the app, the client, and the row of the call.
+pub(super) struct Context<'a> {
+    pub(super) app: &'a Arc<App>,
+    pub(super) call: &'static Call,
+    /// The pool of the path, if it has one.
+    pub(super) pool: Option<Id>,
+    pub(super) caller: Caller,
+    /// The idempotency key.
+    pub(super) key: Option<String>,
+    pub(super) timer: &'a mut Timer,
+}
+
+impl Context<'_> {
+    /// Returns the pool of the path.
+    pub(super) fn pool(&mut self) -> Id {
+        self.pool.take().unwrap_or_else(no_id)
+    }
+
+    /// Returns the scope that the client needs.
+    pub(super) fn scope(&self) -> Scope {
+        self.call.scope()
+    }
+
+    /// Checks whether the client may do what it asks for.
+    pub(super) async fn admit(&self, names: Which) -> Result<(), HttpError> {
+        Ok(self.app.admit(self.caller, self.scope(), names).await?)
+    }
+
+    /// Does something in the next commit.
+    pub(super) async fn perform(&self, task: Task) -> Handled {
+        let (caller, scope) = (self.caller, self.scope());
+        self.ask(|reply| Job::Work(Box::new(Work { caller, scope, task, reply }))).await
+    }
+
+    /// Does something with a grant in the next commit.
+    pub(super) async fn on_grant(
+        &self,
+        secret: String,
+        work: impl FnOnce(&Served<'_>, &Grant, i64) -> Done + Send + 'static,
+    ) -> Handled {
+        self.perform(Task::Grant(secret, Box::new(work))).await
+    }
+
+    /// Does something with a pool, a name or a queue in the next commit.
+    pub(super) async fn on_id(
+        &self,
+        task: fn(Id, crate::job::OnId) -> Task,
+        id: Id,
+        work: impl FnOnce(&Served<'_>, &str, i64) -> Done + Send + 'static,
+    ) -> Handled {
+        self.perform(task(id, Box::new(work))).await
+    }
+
+    /// Sends a job to the committer and writes its answer.
+    pub(super) async fn ask(&self, job: impl FnOnce(crate::job::Reply) -> Job) -> Handled {
+        Ok(self.app.ask(job).await?.respond(&no_id(), &self.app.jobs))
+    }
+
+    /// Asks for a slot, a name or an item, and waits for it.
+    pub(super) async fn grant(
+        self,
+        id: &Id,
+        wanted: Wanted,
+        ttl: f64,
+        wait: f64,
+    ) -> Result<Answer, HttpError> {
+        let ttl_ms = self.app.ttl_ms(ttl);
+        let key = self.key.filter(|_| self.call.key != Key::Echoed);
+        Ok(self.app.grant(id, wanted, ttl_ms, wait, key, self.timer).await?)
+    }
+}
+
+/// Refuses a text of the form that `hold` and `run` make: a lease under it would be taken over when
+/// its process has ended.
+pub(super) fn not_of_process(field: &str, text: &str) -> Result<(), HttpError> {
+    match Identity::parse(text).is_some_and(|who| who.is_holder()) {
+        true => {
+            let must = "another text: those of this form belong to hold and run";
+            Err(HttpError::new(400, format!("{field} must be {must}")))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Returns the names that a request asks for.
+pub(super) fn which(name: Option<String>, prefix: Option<String>) -> Result<Which, HttpError> {
+    match (name, prefix) {
+        (Some(_), Some(_)) => Err(HttpError::new(400, "give a name or a prefix, and not both")),
+        (Some(name), None) => Ok(Which::One(name.into())),
+        (None, prefix) => Ok(Which::Under(prefix.unwrap_or_default().into())),
+    }
+}
+
+/// How many entries a page has if the client does not say.
+pub(super) const USUAL_PAGE: usize = 100;
+
+pub(super) fn wrong_after() -> HttpError {
+    HttpError::new(400, "after must be the field next of the page before")
+}
+
+/// Converts seconds to milliseconds, rounded up.
+pub(super) fn milliseconds(seconds: f64) -> i64 {
+    // A cast of a float saturates.
+    (seconds * 1000.0).ceil() as i64
+}

@@ -1,0 +1,118 @@
+//! Calls on names: claiming them, and looking at who has them.
+
+use litelease_wire::{
+    Break, Claim, LeaseEvents, LeasePage, Leases, ListLeases, Name, Refusal, Release, RenewLease,
+    Transfer,
+};
+
+use super::call::{Context, Handle, Handled, USUAL_PAGE, not_of_process, which};
+use crate::access::Which;
+use crate::answer::{Answer, known};
+use crate::committer::{NameState, names};
+use crate::events::{self, Target};
+use crate::job::{self, Id, Task, Wanted};
+use crate::response::Response;
+
+impl Handle for Claim {
+    async fn handle(self, context: Context<'_>) -> Handled {
+        let Claim { name, owner, ttl, wait, min_token } = self;
+        not_of_process("owner", &owner)?;
+        let (app, caller, scope) = (context.app, context.caller, context.scope());
+        let claim = job::Claim { caller, owner, min_token: min_token.unwrap_or(0) };
+        let (id, wanted) = (Id::Name(name.as_str().into()), Wanted::Name(Box::new(claim)));
+        let answer = context.grant(&id, wanted, ttl, wait).await?;
+        if !matches!(answer, Answer::NoneFree) {
+            return Ok(answer.respond(&id, &app.jobs));
+        }
+        // The time is up. A client that may claim the name may see who has it.
+        let text = "the name did not come free in time: ask again";
+        let current = app.read(false, move |reader| {
+            reader.check(caller, scope, &Which::One(name.as_str().into()))?;
+            Ok(reader.name(&name)?.current)
+        });
+        Ok(Response::refusal(&match current.await? {
+            Some(current) => current.busy(text),
+            None => Refusal::new("busy", text),
+        }))
+    }
+}
+
+impl Handle for RenewLease {
+    async fn handle(self, context: Context<'_>) -> Handled {
+        let (ttl_ms, secret) = (context.app.ttl_ms(self.ttl), self.grant.clone());
+        context
+            .on_grant(self.grant, move |file, grant, now_ms| {
+                names::renew(file, grant, &secret, ttl_ms, now_ms)
+            })
+            .await
+    }
+}
+
+impl Handle for Release {
+    async fn handle(self, context: Context<'_>) -> Handled {
+        context.on_grant(self.grant, names::release).await
+    }
+}
+
+impl Handle for Transfer {
+    async fn handle(self, context: Context<'_>) -> Handled {
+        not_of_process("new_owner", &self.new_owner)?;
+        let (ttl_ms, to) = (context.app.ttl_ms(self.ttl), self.new_owner);
+        context
+            .on_grant(self.grant, move |file, grant, now_ms| {
+                names::transfer(file, grant, &to, ttl_ms, now_ms)
+            })
+            .await
+    }
+}
+
+impl Handle for Break {
+    async fn handle(self, context: Context<'_>) -> Handled {
+        context.on_id(Task::Name, Id::Name(self.name.into()), names::break_lease).await
+    }
+}
+
+impl Handle for ListLeases {
+    async fn handle(self, context: Context<'_>) -> Handled {
+        let ListLeases { name, prefix, after, limit, all } = self;
+        let (names, limit) = (which(name, prefix)?, limit.unwrap_or(USUAL_PAGE));
+        let (caller, scope) = (context.caller, context.scope());
+        let leases = context.app.read(false, move |reader| {
+            reader.check(caller, scope, &names)?;
+            Ok(match names {
+                Which::One(name) => Leases::One(one(&name, reader.name(&name)?)),
+                Which::Under(prefix) => {
+                    let (rows, next) = reader.page(&prefix, after.as_deref(), limit, all)?;
+                    let leases = rows.into_iter().map(|row| known(row, reader.now_ms)).collect();
+                    Leases::Page(LeasePage { leases, next })
+                }
+            })
+        });
+        Ok(Response::json(200, &leases.await?))
+    }
+}
+
+impl Handle for LeaseEvents {
+    async fn handle(self, context: Context<'_>) -> Handled {
+        let target = Target::Names(which(self.name, self.prefix)?, context.caller);
+        events::stream(context.app, target).await
+    }
+}
+
+fn one(name: &str, state: NameState) -> Name {
+    let current = state.current.map(|current| current.into_wire());
+    let (value, requested) = match &current {
+        Some(current) => (current.value.clone(), current.requested.clone()),
+        None => (None, None),
+    };
+    Name {
+        expires_at_unix: current.as_ref().map(|current| current.expires_at_unix),
+        expires_in: current.as_ref().map(|current| current.expires_in),
+        name: name.into(),
+        owner: current.map(|current| current.owner),
+        requested,
+        token: state.token,
+        value,
+        waiters: state.waiters,
+    }
+}
