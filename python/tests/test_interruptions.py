@@ -29,6 +29,7 @@ import pytest
 import litelease
 from litelease import (
     Acquired,
+    Cached,
     Gate,
     Lease,
     Litelease,
@@ -224,7 +225,6 @@ CASES = {
     "hand_over": Case(lambda db: db.hand_over(dead(), 3600), requested),
     "take_over": Case(lambda db: db.take_over("x", "b", 3600), claimed),
     "leader": Case(lambda db: db._row("leader", "x"), claimed),
-    "_renew_all": Case(lambda db: db._renew_all([("x", "a", 7200.0, 1), ("y", "a", 1.0, 1)]), claimed),
 }
 NEEDS_LOADING = {
     "load": Case(lambda db: litelease.load(db.conn)),
@@ -760,6 +760,42 @@ def test_no_shard_has_two_believers_after_an_exception_at_any_moment(how: str) -
             if tracer.seen < number:
                 break
         assert number > 5
+
+
+@pytest.mark.parametrize("how", ["get", "with", "close"])
+def test_no_reader_keeps_a_writer_waiting_after_an_exception_at_any_moment(how: str) -> None:
+    """A read whose grant was not noted stayed for its ttl, and every writer waited for it."""
+
+    def load(conn: sqlite3.Connection) -> int:
+        value: int = conn.execute("PRAGMA user_version").fetchone()[0]
+        return value
+
+    def reads(value: Cached[int]) -> None:
+        if how == "get":
+            value.get()
+        elif how == "close":
+            value.close()
+        else:
+            with value:
+                value.get()
+
+    with quick_folder() as folder, litelease.open(folder / "db") as db:
+        writing = Cached(db, "config", load, 3600)
+        for number in range(1, 100_000):
+            value = Cached(db, "config", load, 3600)
+            if how == "close":
+                value.get()
+            tracer = Tracer(number, is_fine=True)
+            _, told = attempt(lambda: reads(value), tracer)
+            del told
+            writing.write(10, lambda conn: conn.execute(f"PRAGMA user_version = {number}"))
+            with contextlib.suppress(LiteleaseError):  # it is closed
+                assert value.get() == number
+            value.close()
+            assert db.readers("config") == [] and can_write_soon(folder / "db"), number
+            if tracer.seen < number:
+                break
+        assert number > 3
 
 
 def is_trusted(held: Session | SessionName) -> bool:

@@ -16,8 +16,8 @@ from typing import Callable, Iterator
 import pytest
 
 import litelease
-from litelease import Acquired, Busy, Litelease, LiteleaseError, Pools
-from litelease._wait import until
+from litelease import Acquired, Busy, Litelease, LiteleaseError, Pools, _library
+from litelease._wait import nap, never
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the bell is Linux's")
@@ -143,16 +143,12 @@ def test_a_ring_between_looking_and_listening_is_not_lost(db: Litelease, path: P
 
 
 def woken_after(path: Path) -> float:
-    looks: list[float] = []
-
-    def look() -> tuple[bool, int | None]:
-        looks.append(time.monotonic())
-        if len(looks) == 2:
-            Path(f"{path}-bell").write_bytes(os.urandom(64))  # after the rows were seen
-        return len(looks) > 2, None if len(looks) > 2 else 2**62
-
-    assert until(str(path), 60, look)[0]
-    return looks[2] - looks[1]
+    waiter = _library.waiter(str(path))
+    heard = _library.heard(waiter)
+    Path(f"{path}-bell").write_bytes(os.urandom(64))  # after the rows were read
+    before = time.monotonic()
+    nap(waiter, heard, 0.5, never)
+    return time.monotonic() - before
 
 
 def test_a_release_from_python_wakes_a_waiter_in_rust(db: Litelease, path: Path) -> None:

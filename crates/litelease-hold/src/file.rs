@@ -4,6 +4,7 @@
 //! The database is never opened but by SQLite: closing it again would drop SQLite's locks on it.
 
 mod aside;
+mod cached;
 mod connection;
 mod deliveries;
 mod fork;
@@ -26,6 +27,7 @@ use litelease_store::{Api, Error, Failure, Store, When, code};
 use crate::{Held, HoldError, Home, NoKeeper, Notifier, ProcessKeeper};
 
 pub use aside::{Aside, Own};
+pub use cached::CachedReader;
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
 pub use deliveries::{FileDeliveries, FileQueue};
 pub use fork::let_children_hold;

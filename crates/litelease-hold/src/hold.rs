@@ -351,7 +351,7 @@ impl Hold {
 
     /// Records the answer to a renewal that began at `start` and was answered at `now`. `due` is
     /// the time of the next renewal if this one succeeded.
-    pub(crate) fn settle(
+    pub fn settle(
         &self,
         start: Duration,
         now: Duration,
@@ -515,7 +515,7 @@ impl Hold {
     }
 
     /// Ends the hold because the holder has given it up. No callback is called any more.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         let mut state = self.state();
         state.ended = true;
         state.callbacks.clear();
@@ -530,7 +530,7 @@ impl Hold {
     }
 
     /// Returns when the keeper must act next, or `None` if the hold is over.
-    pub(crate) fn next(&self) -> Option<Duration> {
+    pub fn next(&self) -> Option<Duration> {
         let state = self.state();
         let going_on = state.loss.is_none() && !state.ended;
         let deadline =

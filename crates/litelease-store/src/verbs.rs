@@ -80,7 +80,6 @@ pub static VERBS: &[Verb] = &[
     verb_of("attach", "name token value now_ms", lease::attach),
     verb_of("value", "name now_ms", lease::value),
     verb_of("renew", "name owner ttl_ms now_ms token", lease::renew),
-    verb_of("renew_all", "", lease::renew_all),
     freeing("release", "name owner now_ms token", lease::release),
     verb_of("transfer", "name owner new_owner ttl_ms now_ms token", lease::transfer),
     freeing("break", "name now_ms", lease::break_lease),

@@ -3,40 +3,29 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use litelease_core::{MAX_READ_TTL_MS, is_live};
-use litelease_hold::file::{DatabaseFile, OwnConnection};
-use litelease_hold::{Clock, HolderKind, Identity, SystemClock, Waiter, Window};
+use litelease_hold::file::{CachedReader, DatabaseFile, OwnConnection};
+use litelease_hold::{Clock, Identity, SystemClock, Waiter};
 use rusqlite::Connection;
 
-use crate::error::is_locked;
 use crate::error::lift;
 use crate::file::{file_of, open_existing};
-use crate::leases::in_ms;
-use crate::{Error, HoldError, HoldOptions, Litelease, Reader, Transaction, now_ms};
+use crate::session::caller;
+use crate::{HoldError, HoldOptions, Litelease, Reader, Transaction, now_ms};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
 /// A writer keeps the name alive with this ttl. While it has the name, readers read the file.
 const WRITER_TTL: Duration = Duration::from_secs(30);
 
-/// How long a read waits for the write lock. After that it is answered from the file.
-const GRANT_PATIENCE: Duration = Duration::from_millis(100);
-
 /// How long loading and writing wait for a lock on the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest sleep between two looks, since a wake-up is only a hint.
 const SLOW_POLL: Duration = Duration::from_millis(500);
-
-/// The shortest time between two looks of a reader, however often the file is written.
-const LOOK_PAUSE: Duration = Duration::from_millis(2);
-
-/// How long a read that could not be given up stays, before that is tried again.
-const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 
 /// A value that is read from the file once and then answered from memory, until somebody wants to
 /// write it. Made by [`Litelease::cached`].
@@ -71,41 +60,18 @@ const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 /// # }
 /// ```
 pub struct Cached<T> {
-    shared: Arc<Shared<T>>,
-    watching: Option<JoinHandle<()>>,
-}
-
-type Load<T> = Box<dyn Fn(&Connection) -> crate::Result<T> + Send + Sync>;
-
-struct Shared<T> {
-    name: String,
-    /// Unique to this value.
-    reader: String,
+    reader: CachedReader,
     file: DatabaseFile,
-    ttl: Duration,
-    window: Window,
-    pid: u32,
     load: Load<T>,
     /// Where values are loaded.
     loads: OwnConnection<Litelease>,
-    /// Held by the thread that loads. Locked before `rows`.
+    /// Held by the thread that loads.
     loading: Mutex<()>,
-    /// Where the read is granted, prolonged and given up. Locked before `state`.
-    rows: OwnConnection<Litelease>,
-    state: Mutex<State<T>>,
-    changed: Condvar,
+    /// The value, and the version that it was read under.
+    value: Mutex<Option<(i64, Arc<T>)>>,
 }
 
-struct State<T> {
-    /// The value, and the version that it was read under.
-    value: Option<Arc<T>>,
-    version: i64,
-    /// Until when the value may be answered from memory.
-    trusted_until: Duration,
-    /// Until when a writer may wait for us, if it may.
-    granted_until: Option<Duration>,
-    stopped: bool,
-}
+type Load<T> = Box<dyn Fn(&Connection) -> crate::Result<T> + Send + Sync>;
 
 impl Litelease {
     /// Caches a value of the file in memory, under `name`.
@@ -128,38 +94,11 @@ impl Litelease {
         ttl: Duration,
         load: impl Fn(&Connection) -> crate::Result<T> + Send + Sync + 'static,
     ) -> Result<Cached<T>> {
-        let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
-        let (ttl_ms, most_ms) = (in_ms(ttl), MAX_READ_TTL_MS);
-        if ttl_ms > most_ms {
-            return Err(Error::TtlTooLong { name: name.into(), ttl_ms, most_ms }.into());
-        }
         let file = file_of(self)?;
+        let reader = CachedReader::new(&caller(&file), name, ttl)?;
         let loads = OwnConnection::open(&file, BUSY_TIMEOUT)?;
-        let rows = OwnConnection::open(&file, GRANT_PATIENCE)?;
-        let shared = Arc::new(Shared {
-            name: name.into(),
-            reader: Identity::new(HolderKind::Hold).to_string(),
-            ttl,
-            window,
-            pid: std::process::id(),
-            load: Box::new(load),
-            loads,
-            loading: Mutex::default(),
-            rows,
-            file,
-            state: Mutex::new(State {
-                value: None,
-                version: 0,
-                trusted_until: Duration::ZERO,
-                granted_until: None,
-                stopped: false,
-            }),
-            changed: Condvar::new(),
-        });
-        let watching = shared.clone();
-        let thread = std::thread::Builder::new().name("litelease cached".into());
-        let watching = thread.spawn(move || watching.watch()).map_err(HoldError::NoThread)?;
-        Ok(Cached { shared, watching: Some(watching) })
+        let (load, loading) = (Box::new(load), Mutex::default());
+        Ok(Cached { reader, file, load, loads, loading, value: Mutex::default() })
     }
 }
 
@@ -169,28 +108,26 @@ impl<T> Cached<T> {
     ///
     /// While a writer has the name, every call reads the file. It waits for no writer.
     pub fn get(&self) -> Result<Arc<T>> {
-        let shared = &self.shared;
-        if shared.pid != std::process::id() {
+        if self.reader.is_forked() {
             return Err(HoldError::Forked);
         }
-        if let Some(value) = shared.in_memory() {
+        if let Some(value) = self.in_memory() {
             return Ok(value);
         }
-        let _loading = lock(&shared.loading);
+        let _loading = lock(&self.loading);
         // Another thread may have been faster.
-        if let Some(value) = shared.in_memory() {
+        if let Some(value) = self.in_memory() {
             return Ok(value);
         }
-        let granted = shared.acquire()?;
+        let granted = self.reader.acquire()?;
         // No writer had the name since it was loaded.
-        if let Some(value) = shared.in_memory() {
+        if let Some(value) = self.in_memory() {
             return Ok(value);
         }
-        let value = Arc::new(shared.load()?);
-        if granted {
-            // If it was given up meanwhile, it is not trusted; and the writer has changed the
-            // version.
-            lock(&shared.state).value = Some(value.clone());
+        let value = Arc::new(self.load()?);
+        if let Some(version) = granted {
+            // If the read was given up meanwhile, the writer has changed the version.
+            *lock(&self.value) = Some((version, value.clone()));
         }
         Ok(value)
     }
@@ -217,8 +154,8 @@ impl<T> Cached<T> {
         patience: Duration,
         work: impl FnOnce(&Transaction<'_>) -> crate::Result<R>,
     ) -> Result<R> {
-        let Shared { name, file, .. } = &*self.shared;
-        if self.shared.pid != std::process::id() {
+        let (name, file) = (self.reader.name(), &self.file);
+        if self.reader.is_forked() {
             return Err(HoldError::Forked);
         }
         let begin = SystemClock.now();
@@ -228,7 +165,7 @@ impl<T> Cached<T> {
         let waiter = Waiter::at(Path::new(&**file));
         // A claim rings no bell by itself.
         db.notify();
-        self.shared.look();
+        self.reader.give_way();
         loop {
             let heard = waiter.heard();
             held.check()?;
@@ -244,7 +181,7 @@ impl<T> Cached<T> {
             }
             let time = patience.saturating_sub(SystemClock.now() - begin);
             if time.is_zero() {
-                return Err(HoldError::ReadersLeft { name: name.clone(), readers: left });
+                return Err(HoldError::ReadersLeft { name: name.into(), readers: left });
             }
             waiter.nap(heard, drain.nap(&left).min(time));
         }
@@ -262,9 +199,8 @@ impl<T> Cached<T> {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn trusted_for(&self) -> Duration {
-        let state = lock(&self.shared.state);
-        let trusted_until = state.value.as_ref().map_or(Duration::ZERO, |_| state.trusted_until);
-        trusted_until.saturating_sub(SystemClock.now())
+        let value = lock(&self.value);
+        value.as_ref().map_or(Duration::ZERO, |(version, _)| self.reader.trusted_for(*version))
     }
 
     /// Returns the reader text, which is unique to this value: host, process and a random part.
@@ -277,69 +213,13 @@ impl<T> Cached<T> {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn reader(&self) -> &str {
-        &self.shared.reader
+        self.reader.reader()
     }
-}
 
-impl<T> Drop for Cached<T> {
-    fn drop(&mut self) {
-        let shared = &self.shared;
-        if shared.pid != std::process::id() {
-            return; // the thread and its connection are the other process's
-        }
-        let given_up = shared.rows.with(|rows| {
-            lock(&shared.state).stopped = true;
-            shared.changed.notify_all();
-            let given_up = rows.unread(&shared.name, &shared.reader);
-            if given_up.is_ok() {
-                lock(&shared.state).granted_until = None;
-            }
-            // Wakes the thread, too.
-            rows.notify();
-            given_up
-        });
-        // If the file is locked, the thread goes on trying, and nobody waits for it.
-        let watching = self.watching.take().filter(|_| given_up.is_ok());
-        if let Some(watching) = watching {
-            let _ = watching.join();
-        }
-    }
-}
-
-impl<T> Shared<T> {
     fn in_memory(&self) -> Option<Arc<T>> {
-        let state = lock(&self.state);
-        let is_trusted = SystemClock.now() < state.trusted_until;
-        state.value.as_ref().filter(|_| is_trusted).cloned()
-    }
-
-    /// Asks for a read. Returns whether it is granted: not while a writer has the name, or the file
-    /// is locked.
-    fn acquire(&self) -> Result<bool> {
-        self.rows.with(|rows| {
-            if rows.has_moved() {
-                return Err(HoldError::FileMoved(self.file.path.clone()));
-            }
-            let start = SystemClock.now();
-            let version = match rows.read(&self.name, &self.reader, self.ttl) {
-                Ok(Some(version)) => version,
-                Ok(None) | Err(Error::ExpiredOnArrival(_)) => return Ok(false),
-                Err(error) if is_locked(&error) => return Ok(false),
-                Err(error) => return Err(error.into()),
-            };
-            // Asked again: what was just granted may be in a file that nobody else opens any more.
-            if rows.has_moved() {
-                return Err(HoldError::FileMoved(self.file.path.clone()));
-            }
-            let mut state = lock(&self.state);
-            if state.version != version {
-                (state.version, state.value) = (version, None);
-            }
-            state.trusted_until = self.window.end(start);
-            state.granted_until = Some(SystemClock.now() + self.ttl);
-            self.changed.notify_all();
-            Ok(true)
-        })
+        let value = lock(&self.value);
+        let (version, value) = value.as_ref()?;
+        (!self.reader.trusted_for(*version).is_zero()).then(|| value.clone())
     }
 
     /// Loads the value in one snapshot.
@@ -351,79 +231,6 @@ impl<T> Shared<T> {
             let snapshot = loads.conn().unchecked_transaction()?;
             Ok((self.load)(&snapshot)?)
         })
-    }
-
-    /// Watches the file as long as a writer may wait for us.
-    fn watch(&self) {
-        let waiter = Waiter::at(Path::new(&*self.file));
-        while let Some(granted_until) = self.wait_until_granted() {
-            let heard = waiter.heard();
-            self.look();
-            let left = granted_until.saturating_sub(SystemClock.now());
-            waiter.nap(heard, left.min(SLOW_POLL));
-            std::thread::sleep(LOOK_PAUSE.min(left));
-        }
-        self.leave();
-    }
-
-    /// Gives the read up after the last use of the value, unless that is done. Tries until a writer
-    /// waits for us no longer.
-    fn leave(&self) {
-        loop {
-            let left =
-                lock(&self.state).granted_until.map(|until| until.checked_sub(SystemClock.now()));
-            let Some(Some(_)) = left else { return };
-            let given_up = self.rows.with(|rows| {
-                let given_up = rows.unread(&self.name, &self.reader);
-                rows.notify();
-                given_up
-            });
-            if given_up.is_ok() || self.rows.is_moved() {
-                return;
-            }
-            std::thread::sleep(LEAVE_PAUSE);
-        }
-    }
-
-    /// Returns until when a writer may wait for us, or `None` once nobody uses the value any more.
-    fn wait_until_granted(&self) -> Option<Duration> {
-        let mut state = lock(&self.state);
-        loop {
-            match state.granted_until {
-                _ if state.stopped => return None,
-                Some(until) if SystemClock.now() < until => return Some(until),
-                _ => state.granted_until = None,
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Gives the read up if a writer has the name.
-    fn look(&self) {
-        let looked: crate::Result<()> = self.rows.with(|rows| {
-            if lock(&self.state).granted_until.is_none() {
-                return Ok(());
-            }
-            // What cannot be read now is left to the trust window.
-            let is_written = rows.inspect(&self.name).is_ok_and(|writer| writer.is_some());
-            if !is_written && !rows.has_moved() {
-                return Ok(());
-            }
-            self.distrust();
-            // Only now: a writer that finds no reader writes. If it fails, it is tried again.
-            if rows.unread(&self.name, &self.reader).is_ok() {
-                lock(&self.state).granted_until = None;
-            }
-            Ok(())
-        });
-        if looked.is_err() && self.rows.is_moved() {
-            self.distrust();
-        }
-    }
-
-    fn distrust(&self) {
-        let mut state = lock(&self.state);
-        (state.value, state.trusted_until) = (None, Duration::ZERO);
     }
 }
 
@@ -482,6 +289,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<T> fmt::Debug for Cached<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cached").field("name", &self.shared.name).finish_non_exhaustive()
+        f.debug_struct("Cached").field("name", &self.reader.name()).finish_non_exhaustive()
     }
 }

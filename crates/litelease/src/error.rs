@@ -51,14 +51,3 @@ pub(crate) fn raise(error: litelease_store::Error) -> Error {
         rusqlite::Error::SqliteFailure(ffi::Error::new(failure.code), Some(failure.message))
     })
 }
-
-/// Checks whether another connection's lock was in the way.
-pub(crate) fn is_locked(error: &Error) -> bool {
-    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
-    match error {
-        Error::Sqlite(error) => {
-            matches!(error.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked))
-        }
-        _ => false,
-    }
-}

@@ -5,30 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import threading
 import time
-import weakref
 from types import TracebackType
-from typing import Any, Callable, Generator, Generic, TypeVar
+from typing import Callable, Generator, Generic, TypeVar
 
-from . import _fork, _keeper, _library
-from ._held import Held
-from ._identity import identity
+from . import _library
+from ._held import Held, kept_ms
 from ._leases import Litelease
 from ._sessions import place_of
-from ._time import Seconds, in_ms, in_seconds
-from ._types import ExpiredOnArrival, InvalidTtl, LiteleaseError, Reader, TtlTooLong
-from ._wait import clock, nap
+from ._time import Seconds, in_seconds
+from ._types import LiteleaseError, Reader
+from ._wait import clock, inode_of, nap
 
 T = TypeVar("T")
 R = TypeVar("R")
 # A writer keeps the name alive with this ttl. While it has the name, readers read the file.
 _WRITER_TTL = 30.0
-# How long a read waits for the write lock. After that it is answered from the file.
-_GRANT_PATIENCE = 0.1
-# The longest sleep between two looks, since a wake-up is only a hint, and the shortest.
+# The longest sleep between two reads of the file, since a wake-up is only a hint.
 _SLOW_POLL = 0.5
-_LOOK_PAUSE = 0.002
 _MAX_TTL_MS = 3_600_000
 
 
@@ -70,41 +64,46 @@ class Cached(Generic[T]):
         load: Callable[[sqlite3.Connection], T],
         ttl: Seconds = 60.0,
     ) -> None:
-        path, _ = place_of(db, "Cached")
-        self._shared = shared = _Shared(path, name, load, in_seconds(ttl))
-        thread = threading.Thread(target=shared.watch, name="litelease cached", daemon=True)
-        thread.start()
-        # One that nobody refers to any more gives its read up.
-        self._end = weakref.finalize(self, shared.end)
-
-    @property
-    def name(self) -> str:
-        """The name that a writer claims."""
-        return self._shared.name
+        self._path, _ = place_of(db, "Cached")
+        self._file, self.name, self._load = inode_of(self._path), name, load
+        _library.find_library()
+        self._native, self._reader = _library.cached_open(self._path, name, kept_ms(name, in_seconds(ttl)))
+        # The value with its version; empty if none was loaded under a read.
+        self._kept: tuple[T, int] | tuple[()] = ()
 
     @property
     def reader(self) -> str:
         """The reader text, which is unique to this value: host, process and a random part."""
-        return self._shared.reader
+        return self._reader
 
     @property
     def trusted_for(self) -> float:
         """For how many seconds ``get`` will answer from memory if no writer comes: 0 if there is nothing in memory."""
-        kept = self._shared.kept
-        return max(0.0, kept[1] - clock()) if kept else 0.0
+        kept = self._kept
+        return _library.cached_trusted_for(self._native, kept[1]) if kept else 0.0
 
     def get(self) -> T:
         """Returns the value: from memory while it can be trusted, which does not touch the file; otherwise from the file.
 
         While a writer has the name, every call reads the file. It waits for no writer.
         """
-        shared = self._shared
-        shared.check()
-        kept = shared.kept
-        if kept and clock() < kept[1]:
-            value: T = kept[0]
-            return value
-        return shared.fetch()
+        kept = self._kept
+        if kept and _library.cached_trusted_for(self._native, kept[1]):
+            return kept[0]
+        version = _library.cached_acquire(self._native)
+        if kept and kept[1] == version:
+            return kept[0]  # no writer had the name since it was loaded
+        with self._using() as db:
+            db.conn.execute("BEGIN")
+            try:
+                value = self._load(db.conn)
+            finally:
+                if db.conn.in_transaction:
+                    db.conn.execute("ROLLBACK")
+        if version is not None:
+            # If the read was given up meanwhile, the writer has changed the version.
+            self._kept = (value, version)
+        return value
 
     def write(self, patience: Seconds, work: Callable[[sqlite3.Connection], R]) -> R:
         """Waits until no reader in any process answers from memory, and then calls ``work`` with a connection, in one
@@ -114,154 +113,14 @@ class Cached(Generic[T]):
         expired, measured by elapsed time too. All of that takes at most ``patience`` seconds: then raises ``HoldTimeout`` if
         another writer has the name, or ``ReadersLeft``.
         """
-        self._shared.check()
-        return self._shared.write(in_seconds(patience), work)
-
-    def close(self) -> None:
-        """Gives the read up and ends the thread. ``get`` then raises."""
-        self._end()
-
-    def __enter__(self) -> Cached[T]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class _Shared(Generic[T]):
-    """What the value and its thread share."""
-
-    def __init__(self, path: str, name: str, load: Callable[[sqlite3.Connection], T], ttl: float) -> None:
-        window = _library.window(ttl)
-        if window is None:
-            raise InvalidTtl(f"{name!r}: a ttl of {ttl} s is too short to be kept alive: give more than 0.1 s")
-        self._ttl_ms = in_ms(name, ttl, None)
-        if self._ttl_ms > _MAX_TTL_MS:
-            raise TtlTooLong(f"{name!r}: the ttl of a read is at most {_MAX_TTL_MS} ms, got {self._ttl_ms} ms")
-        self.name, self.reader = name, identity()
-        self._path, self._file, self._pid = path, _keeper.file_of(path), os.getpid()
-        self._load, self._ttl, self._trusted_for = load, ttl, window[0]
-        # The value and until when it may be answered from memory; empty if it may not.
-        self.kept: tuple[Any, ...] = ()
-        self._version: int | None = None
-        # The value that was loaded under the version.
-        self._loaded: tuple[Any, ...] = ()
-        # Until when a writer may wait for us, if it may.
-        self._granted_until: float | None = None
-        self._is_stopped = False
-        # Taken while a value is loaded, and taken before the other, which is for the row.
-        self._loading, self._row = threading.RLock(), threading.RLock()
-        self._granted = threading.Event()
-
-    def check(self) -> None:
-        if os.getpid() != self._pid:
-            raise LiteleaseError("this is a forked process: the cached value belongs to its parent; make another one here")
-        if self._is_stopped:
-            raise LiteleaseError(f"the cached value {self.name!r} is closed")
-
-    def fetch(self) -> T:
-        """Reads the value from the file, unless it may be answered from memory again."""
-        with self._loading:
-            is_granted = self._acquire()
-            kept = self.kept
-            # Another thread was faster, or no writer had the name since it was loaded.
-            if kept and clock() < kept[1]:
-                value: T = kept[0]
-                return value
-            with self._using(5.0) as db:
-                db.conn.execute("BEGIN")
-                try:
-                    value = self._load(db.conn)
-                finally:
-                    if db.conn.in_transaction:
-                        db.conn.execute("ROLLBACK")
-            with self._row:
-                # If it was given up meanwhile, it is not trusted; and the writer has changed the
-                # version.
-                if is_granted and self._version == is_granted[0] and self._granted_until is not None:
-                    self._loaded = (value,)
-                    self.kept = (value, is_granted[1])
-            return value
-
-    def _acquire(self) -> tuple[int, float] | None:
-        """Asks for a read. Returns its version and until when it is trusted; None while a writer has the name, or the file is
-        locked."""
-        with self._row:
-            kept = self.kept
-            if kept and clock() < kept[1]:
-                return None
-            with self._using(_GRANT_PATIENCE) as db:
-                start = clock()
-                try:
-                    version = db.read(self.name, self.reader, ttl_ms=self._ttl_ms)
-                except ExpiredOnArrival:
-                    return None
-                except sqlite3.OperationalError as error:
-                    if "locked" not in str(error):
-                        raise
-                    return None
-                self._check_file()
-            if version is None:
-                return None
-            # From before the call, and a little less than the row says.
-            trusted_until = start + self._trusted_for
-            if self._version != version:
-                self._version, self._loaded, self.kept = version, (), ()
-            elif self._loaded:
-                self.kept = (self._loaded[0], trusted_until)
-            self._granted_until = clock() + self._ttl
-            self._granted.set()
-            return version, trusted_until
-
-    def watch(self) -> None:
-        """Watches the file as long as a writer may wait for us."""
-        waiter = _library.waiter(self._path)
-        while not self._is_stopped and os.getpid() == self._pid:
-            until = self._granted_until
-            if until is None or clock() >= until:
-                self._granted.clear()
-                if self._granted_until == until:
-                    self._granted_until = None
-                    self._granted.wait(1.0)
-                continue
-            heard = _library.heard(waiter)
-            with _fork.held_off(self), contextlib.suppress(sqlite3.Error, LiteleaseError):
-                self.look()
-            nap(waiter, heard, min(until - clock(), _SLOW_POLL), lambda: self._is_stopped)
-            time.sleep(_LOOK_PAUSE)
-        while self._granted_until is not None and os.getpid() == self._pid:
-            with _fork.held_off(self):
-                self._leave()
-            time.sleep(_LOOK_PAUSE)
-
-    def look(self) -> None:
-        """Gives the read up if a writer has the name. What cannot be read now is left to the trust window."""
-        with self._row:
-            if self._granted_until is None:
-                return
-            is_moved = _keeper.file_of(self._path) != self._file
-            if is_moved:
-                self.kept, self._loaded, self._granted_until = (), (), None
-                return
-            with self._using(_GRANT_PATIENCE) as db:
-                if db.inspect(self.name) is None:
-                    return
-                self.kept, self._loaded = (), ()
-                # Only now: a writer that finds no reader writes. If it fails, it is tried again.
-                db.unread(self.name, self.reader)
-                self._granted_until = None
-
-    def write(self, patience: float, work: Callable[[sqlite3.Connection], R]) -> R:
-        begin = clock()
-        self._check_file()
-        with Held(self._path, self.name, _WRITER_TTL, patience, None, None) as held, self._using(5.0) as db:
+        begin, patience = clock(), in_seconds(patience)
+        _library.cached_trusted_for(self._native, 0)  # or it is closed
+        with self._using() as db, Held(self._path, self.name, _WRITER_TTL, patience, None, None) as held:
             drain = _Drain(db, self.name)
             waiter = _library.waiter(self._path)
             # A claim rings no bell by itself.
             db._row("ring")
-            self.look()
+            _library.cached_give_way(self._native)
             while True:
                 heard = _library.heard(waiter)
                 held.check()
@@ -281,37 +140,24 @@ class _Shared(Generic[T]):
                     raise ReadersLeft(self.name, left)
                 nap(waiter, heard, min(drain.nap(left), time_left), lambda: False)
 
-    def end(self) -> None:
-        """Gives the read up."""
-        if os.getpid() != self._pid or self._is_stopped:
-            return
-        with self._row:
-            self._is_stopped = True
-            self.kept = self._loaded = ()
-            self._granted.set()
-            # If that fails because the file is locked, the thread goes on trying.
-            self._leave()
+    def close(self) -> None:
+        """Gives the read up. ``get`` then raises."""
+        self._kept = ()
+        _library.cached_close(self._native)
 
-    def _leave(self) -> None:
-        """Gives the read up, if a writer may wait for us."""
-        with self._row:
-            until = self._granted_until
-            if until is None or clock() >= until or _keeper.file_of(self._path) != self._file:
-                self._granted_until = None
-                return
-            with contextlib.suppress(sqlite3.Error, LiteleaseError), self._using(_GRANT_PATIENCE) as db:
-                db.unread(self.name, self.reader)
-                self._granted_until = None
+    def __enter__(self) -> Cached[T]:
+        return self
 
-    def _check_file(self) -> None:
-        if _keeper.file_of(self._path) != self._file:
-            self.kept = self._loaded = ()
-            raise LiteleaseError(f"{self._path} was moved, deleted or replaced: open it again")
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     @contextlib.contextmanager
-    def _using(self, timeout: float) -> Generator[Litelease, None, None]:
-        self._check_file()
-        conn = sqlite3.connect(self._path, timeout=timeout, isolation_level=None, check_same_thread=False)
+    def _using(self) -> Generator[Litelease, None, None]:
+        if inode_of(self._path) != self._file:  # opening a file that was deleted would make it
+            raise LiteleaseError(f"{self._path} was moved, deleted or replaced: open it again")
+        conn = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
             yield Litelease(conn)
         finally:

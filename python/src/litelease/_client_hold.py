@@ -1,24 +1,27 @@
-"""What is held on a server: kept alive by a thread of its own, beside the keeper of the files, which no network may delay.
+"""What is held on a server: renewed by a thread of Python's, and trusted as long as the library says.
 
-That thread waits for no answer: each round of renewals has a thread, so that a loss is told in time whatever the server does.
+That thread waits for no answer: each round of renewals has a thread, so that one server does not delay the holds of another.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import os
+import queue
 import socket
+import threading
 import uuid
 import warnings
+import weakref
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Callable
 
 from . import _library
 from ._atomic import start_thread
-from ._hold import _NOT_REQUESTED, Hold, loss
-from ._keeper import Keeper, Kept
-from ._leases import Litelease
+from ._held import NOT_REQUESTED, Holding, LossEvent, loss
 from ._time import Seconds
 from ._types import (
     Busy,
@@ -47,6 +50,8 @@ _PATIENCE = 0.02, 10.0
 _LAST_PATIENCE = 1.0
 # How many renewals of one round are under way at a time.
 _ABREAST = 8
+# After a suspend an alarm is late.
+_LONGEST_NAP = 1.0
 _BROKEN = Loss("Broken", Reason.SUPERSEDED.value)
 
 
@@ -73,29 +78,65 @@ def window(name: str, ttl: float) -> tuple[float, float]:
     return found[0], found[1]
 
 
-class RemoteHold(Hold):
+class RemoteHold(Holding):
     """What a lease and a slot that are held on a server have in common."""
 
-    def __init__(self, client: Client, name: str, ttl: float, wait: float, stop: Callable[[], bool]) -> None:
-        self._client = client
-        super().__init__(client.url, name, ttl, wait, None, stop)
+    # Until when its release is asked for again; None before it begins.
+    _released_until: float | None = None
+    _is_returned = _is_handed = False
 
-    def release(self) -> None:
-        """Ends the hold. A lease that was lost is left alone."""
-        if os.getpid() != self._pid or self._ended:
-            return
-        self._is_released = True
-        if self._kept is not None:
-            self._kept.leave()
-        if not self._reasons and not self._is_handed:
-            self._return(max(self._trusted_until - clock(), 0.0))
-        self._ended = True
+    def __init__(self, client: Client, name: str, ttl: float, wait: float, stop: Callable[[], bool]) -> None:
+        self._client, self.name, self._ttl = client, name, ttl
+        window(name, ttl)
+        try:
+            start = self._acquire(wait, stop)
+            self._native = _library.trust_begin(name, self.owner, self.token, ttl, start)
+            self.lost = LossEvent(self._native)
+            _keeper.add(_Kept(self))
+        except BaseException:
+            self._give_back()
+            raise
+
+    def check(self) -> None:
+        """Raises ``Lost`` once the lease can no longer be trusted, and as soon as its release has begun."""
+        if self._is_handed:
+            raise Lost(self.name, Loss("HandedOver", "it was handed over, or is about to be"))
+        super().check()
+
+    def release(self) -> bool:
+        """Ends the hold. Returns whether it was still held: a lease that was lost is left alone."""
+        if self._released_until is None:
+            is_over = self._is_handed or _library.held_check(self._native) is not None
+            self._released_until = 0.0 if is_over else self._trusted_until
+        _library.held_release(self._native)
+        if self._is_returned or self._released_until == 0.0:
+            return False
+        self._return(max(self._released_until - clock(), 0.0))
+        self._is_returned = True
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except LiteleaseError:
+            # What went wrong in the block matters more; the lease ends by itself.
+            if error is None:
+                raise
+        except BaseException:
+            self._give_back()
+            raise
+
+    @property
+    def _trusted_until(self) -> float:
+        return _library.trust_until(self._native)
 
     def _renew(self) -> bool:
         """Sends one renewal. Returns whether it was answered."""
         start, shortest, longest = clock(), *_PATIENCE
         # There is time for a few tries, and none goes on beyond the trust window.
-        timeout = min(max(min(self._ttl / 6, self._trusted_until - start), shortest), longest)
+        timeout = min(max(min(self._ttl / 6, self.trusted_for()), shortest), longest)
         try:
             told = self._prolong(timeout)
         except LiteleaseError as error:
@@ -103,33 +144,38 @@ class RemoteHold(Hold):
             self._failed(str(error))
             return isinstance(error, ServerRefused)
         if isinstance(told, Rejected):
-            self._rejected(told)
+            self._settle(start, told)
         else:
-            self._renewed(start, told if told < self._ttl else None)
+            _library.trust_settle(self._native, start, told, None, None, None)
         return True
 
-    def _rejected(self, answer: Rejected) -> None:
-        if _is_broken(answer):
-            return self._refused(_BROKEN)
-        super()._rejected(answer)
+    def _failed(self, error: str) -> None:
+        """Notes that a renewal failed. It is tried again as long as there is trust."""
+        _library.trust_settle(self._native, clock(), None, "CannotRenew", None, error)
+
+    def _settle(self, start: float | None, answer: Rejected) -> Loss:
+        """Notes that the server has rejected a renewal; or without its start, that the lease is over."""
+        reason = _BROKEN if _is_broken(answer) else loss(self.token, answer)
+        if not self._is_handed:  # it is the consequence of that
+            by = answer.newest if answer.current is None else answer.current.token
+            _library.trust_settle(self._native, start, None, reason.kind, by, reason)
+        return reason
 
     def _lose(self, answer: Rejected) -> Lost:
-        """Notes that the server says that the lease is over. The keeper's thread sets the event."""
-        self._reasons.append(_BROKEN if _is_broken(answer) else loss(self.token, answer))
-        if self._kept is not None:
-            self._kept.tell()
-        return Lost(self.name, self._reasons[0])
-
-    def _kept_by(self) -> Keeper:
-        return _remote
+        """Notes that the server says that the lease is over."""
+        return Lost(self.name, self._settle(None, answer))
 
     def _give_back(self) -> None:
-        self._is_released = True
-        if self._kept is not None:
-            self._kept.leave()
-        if hasattr(self, "token") and not self._ended:
+        """Gives back what may have been granted, after an exception. What is not released ends by itself."""
+        if self._native is not None:
+            _library.held_release(self._native)
+        if hasattr(self, "token") and not self._is_returned:
             with contextlib.suppress(LiteleaseError):
                 self._return(0.0)
+
+    def _acquire(self, wait: float, stop: Callable[[], bool]) -> float:
+        """Asks until it is granted, and returns from when on it is trusted."""
+        raise NotImplementedError
 
     def _prolong(self, timeout: float) -> float | Rejected:
         """Renews once, and returns for how many seconds it was granted."""
@@ -137,6 +183,10 @@ class RemoteHold(Hold):
 
     def _return(self, patience: float) -> None:
         """Gives back what was granted, and asks again for so many seconds."""
+        raise NotImplementedError
+
+    def _giver(self) -> Callable[[], object]:
+        """Returns what gives back what was granted, without a reference to this object."""
         raise NotImplementedError
 
 
@@ -183,11 +233,9 @@ class RemoteHeld(RemoteHold):
         if isinstance(answer, Rejected):
             self._is_handed = False
             if answer.reason is Reason.NOT_REQUESTED:
-                raise NotRequested(_NOT_REQUESTED.format(self.name))
+                raise NotRequested(NOT_REQUESTED.format(self.name))
             raise self._lose(answer)
-        self._is_released = self._ended = True
-        if self._kept is not None:
-            self._kept.leave()
+        _library.held_release(self._native)
         return answer.lease
 
     def _acquire(self, wait: float, stop: Callable[[], bool]) -> float:
@@ -200,7 +248,7 @@ class RemoteHeld(RemoteHold):
             self._return(0.0)
             raise ExpiredOnArrival(self._lease)
         # The trust of a hold that began then ends when it must.
-        return self._lease.trusted_until - self._trusted_for
+        return self._lease.trusted_until - window(self.name, self._ttl)[0]
 
     def _prolong(self, timeout: float) -> float | Rejected:
         told = self._client._renew_once(self._lease, self._ttl, timeout)
@@ -209,9 +257,9 @@ class RemoteHeld(RemoteHold):
     def _return(self, patience: float) -> None:
         self._client._release(self._lease, patience)
 
-    def _giver(self) -> Callable[[Litelease], object]:
+    def _giver(self) -> Callable[[], object]:
         client, lease = self._client, self._lease
-        return lambda _: client._release(lease, 0.0, _LAST_PATIENCE)
+        return lambda: client._release(lease, 0.0, _LAST_PATIENCE)
 
 
 class RemoteSlot(RemoteHold):
@@ -223,13 +271,13 @@ class RemoteSlot(RemoteHold):
     def __init__(
         self, client: Client, id: str, ttl: float, wait: float, note: str | None, stop: Callable[[], bool] = never
     ) -> None:
-        self._note = note
+        self._note, self.owner = note, ""
         super().__init__(client, id, ttl, wait, stop)
 
     def _acquire(self, wait: float, stop: Callable[[], bool]) -> float:
         lent, until = self._client._borrow(self.name, self._ttl, wait, self._note, stop)
         self.lease_id, self.position, self.token = lent["lease"], lent["position"], lent["token"]
-        return until - self._trusted_for
+        return until - window(self.name, self._ttl)[0]
 
     def _prolong(self, timeout: float) -> float | Rejected:
         return self._client._renew_slot(self.name, self.lease_id, self._ttl, timeout)
@@ -237,36 +285,94 @@ class RemoteSlot(RemoteHold):
     def _return(self, patience: float) -> None:
         self._client._return_slot(self.name, self.lease_id, patience)
 
-    def _giver(self) -> Callable[[Litelease], object]:
+    def _giver(self) -> Callable[[], object]:
         client, id, lease = self._client, self.name, self.lease_id
-        return lambda _: client._return_slot(id, lease, 0.0, _LAST_PATIENCE)
+        return lambda: client._return_slot(id, lease, 0.0, _LAST_PATIENCE)
 
 
-class Remote(Keeper):
-    """Keeps alive what a process holds on servers."""
+class _Kept:
+    """What the keeper knows about a hold, also after the hold itself is gone."""
 
-    thread_name = "litelease client"
+    def __init__(self, held: RemoteHold) -> None:
+        self.name, self.native, self.give_back = held.name, held._native, held._giver()
+        self.is_asking = False
+        self.held = weakref.ref(held, _keeper.wake)
 
-    def _renew(self, path: str, batch: list[Hold]) -> None:
-        for held in batch:
-            held._due = float("inf")  # until its renewal is answered
-        for number in range(min(len(batch), _ABREAST)):
-            start_thread(functools.partial(self._round, batch[number::_ABREAST]), [])
-        batch.clear()
 
-    def _round(self, batch: list[Hold]) -> None:
-        is_answered = True
-        for held in batch:
-            if isinstance(held, RemoteHold) and is_answered:
-                is_answered = held._renew()
-            else:
-                # A server that does not answer one request in time will not answer the next one.
-                held._failed("the server did not answer a renewal in time")
+class _Keeper:
+    """Renews what a process holds on servers, by a thread that is started with the first hold.
+
+    Whoever changes the dictionary wakes the thread through a queue. Both do that in C, without a lock that an exception from a
+    signal handler could leave taken.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[_Kept, None] = {}
+        changed: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._changed, self.wake = changed, changed.put
+        self._running: list[bool] = []
+        self._runner: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def add(self, kept: _Kept) -> None:
+        self._kept[kept] = None
+        if not self._running:
+            # By the first hold: multiprocessing forgets what was registered before a fork. First
+            # the calls of other threads end, else one that waits would be granted what is released,
+            # and would keep it.
+            atexit.register(self.end)
+            atexit.register(_library.end_calls)
+            start_thread(self._run, self._running)
         self.wake(None)
 
-    def _drop(self, kept: Kept, held: Hold | None) -> None:
-        """Releases a hold that nobody refers to any more."""
-        self._kept.pop(kept, None)
+    def _run(self) -> None:
+        me = self._runner = threading.current_thread()
+        me.name = "litelease client"
+        try:
+            while self._runner is me:  # else two threads have started one each
+                nap = self._begin_rounds()
+                with contextlib.suppress(queue.Empty):
+                    self._changed.get(timeout=nap)
+                    while True:
+                        self._changed.get_nowait()
+        finally:
+            if self._runner is me:
+                self._running.clear()
+
+    def _begin_rounds(self) -> float | None:
+        """Begins to renew what is due. Returns for how long nothing else is."""
+        nap, batch = _LONGEST_NAP, list[_Kept]()
+        for kept in list(self._kept):
+            left = _library.trust_due(kept.native)
+            if left is None or kept.held() is None:
+                self._kept.pop(kept, None)
+                if left is not None:
+                    self._drop(kept)
+            elif left > 0:
+                nap = min(nap, left)
+            elif not kept.is_asking:
+                kept.is_asking = True
+                batch.append(kept)
+        for number in range(min(len(batch), _ABREAST)):
+            start_thread(functools.partial(self._round, batch[number::_ABREAST]), [])
+        return nap if self._kept else None
+
+    def _round(self, batch: list[_Kept]) -> None:
+        is_answered = True
+        for kept in batch:
+            held = kept.held()
+            if held is not None and is_answered:
+                is_answered = held._renew()
+            elif held is not None:
+                # A server that does not answer one request in time will not answer the next one.
+                held._failed("the server did not answer a renewal in time")
+            kept.is_asking = False
+            del held
+        self.wake(None)
+
+    def _drop(self, kept: _Kept) -> None:
+        """Releases a hold that was dropped."""
+        _library.held_release(kept.native)
 
         def give_back() -> None:
             _quietly(kept)
@@ -276,17 +382,13 @@ class Remote(Keeper):
             text = f"the hold on {kept.name!r} was garbage-collected, so it is released: keep what hold() and borrow() return"
             warnings.warn(text, ResourceWarning)
 
-    def end(self, connection: object = None) -> None:
+    def end(self) -> None:
         """Releases everything when the interpreter ends, unless the server does not answer."""
-        if os.getpid() != self._pid or connection is not None:
-            return
-        for kept in list(self._kept):
-            held = kept.held()
-            self.remove(kept)
-            if held is not None:
-                held._is_released = held._ended = True
-            if not _quietly(kept):
-                return
+        for kept in list(self._kept) if os.getpid() == self._pid else ():
+            if _library.held_check(kept.native) is None:
+                _library.held_release(kept.native)
+                if not _quietly(kept):
+                    return
 
 
 def _is_broken(answer: Rejected) -> bool:
@@ -294,10 +396,10 @@ def _is_broken(answer: Rejected) -> bool:
     return answer.reason is Reason.SUPERSEDED and answer.current is None
 
 
-def _quietly(kept: Kept) -> bool:
+def _quietly(kept: _Kept) -> bool:
     """Gives back what was granted. Returns whether the server was there. If not, it ends by itself."""
     try:
-        kept.give_back(None)  # type: ignore[arg-type]
+        kept.give_back()
     except ServerUnreachable:
         return False
     except LiteleaseError:
@@ -305,13 +407,13 @@ def _quietly(kept: Kept) -> bool:
     return True
 
 
-_remote = Remote()
+_keeper = _Keeper()
 
 
 def _begin_anew() -> None:
     """In a forked child the thread is not there, and the holds are the parent's."""
-    global _remote
-    _remote = Remote()
+    global _keeper
+    _keeper = _Keeper()
 
 
 if hasattr(os, "register_at_fork"):

@@ -8,14 +8,13 @@ import time
 from types import TracebackType
 from typing import Callable, TypeVar
 
-from . import _keeper, _library
+from . import _library
 from ._fences import Value
-from ._held import Held
-from ._hold import loss
+from ._held import Held, loss
 from ._leases import Litelease
 from ._time import Seconds, in_seconds
 from ._types import LeaderInfo, LiteleaseError, Loss, Lost, Reason, Rejected, RequestInfo, Unchanged, Vacant
-from ._wait import More, clock, file_of, never
+from ._wait import More, clock, file_of, inode_of, never
 
 T = TypeVar("T")
 
@@ -41,7 +40,7 @@ class Election:
     def __init__(self, db: Litelease, name: str) -> None:
         self.name, self.conn = name, db.conn
         self._path = file_of(db, "Election")
-        self._file = _keeper.file_of(self._path)
+        self._file = inode_of(self._path)
 
     def campaign(
         self,
@@ -105,7 +104,7 @@ class Election:
 
     def _check_file(self) -> None:
         # Opening a file that was deleted would make it.
-        if _keeper.file_of(self._path) != self._file:
+        if inode_of(self._path) != self._file:
             raise LiteleaseError(f"{self._path} was moved, deleted or replaced: open it again")
 
 

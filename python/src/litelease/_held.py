@@ -14,13 +14,13 @@ import weakref
 from types import TracebackType
 from typing import Any, Callable, TypeVar
 
-from . import _keeper, _library
+from . import _library
 from ._atomic import start_thread
 from ._leases import Litelease
 from ._session import Session, session_of
 from ._time import Seconds, in_ms
-from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NoFreeSlot, NotRequested, RequestInfo
-from ._wait import More, Stopped, clock, never
+from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NoFreeSlot, NotRequested, Reason, Rejected, RequestInfo
+from ._wait import More, Stopped, clock, inode_of, never
 
 Me = TypeVar("Me", bound="Holding")
 
@@ -31,6 +31,28 @@ _ENDS = ("Released", "HandedOver", "Settled")
 # How often a holder that listens looks for a request. The library has heard of it before.
 _LISTEN_EVERY = 0.05
 _numbers = itertools.count(1)
+# Why a limit refuses to renew a lease that stands.
+_LIMITS = {
+    Reason.NO_PROGRESS: Loss("NoProgress", "no progress was made within the time that it has"),
+    Reason.TIME_IS_UP: Loss("TimeIsUp", "the time that it may be held is up"),
+    Reason.REQUESTED: Loss("Requested", "it was requested, and the time to hand it over is up"),
+}
+
+
+def loss(token: int, rejected: Rejected) -> Loss:
+    """Returns what a rejection means for a holder that has not released its lease."""
+    reason, current, newest = rejected.reason, rejected.current, rejected.newest
+    if reason in _LIMITS:
+        return _LIMITS[reason]
+    kinds = {Reason.RELEASED: "ReleasedElsewhere", Reason.EXPIRED: "Expired", Reason.SUPERSEDED: "Superseded"}
+    # The row may know less than the holder: then it is another file, or an older one.
+    kind = kinds.get(reason, "FileReplaced")
+    if current is not None and current.token != token:
+        kind = "Superseded"
+    elif reason is Reason.SUPERSEDED and newest == token + 1:
+        # A token that grew by one without anybody having it is what a break leaves behind.
+        kind = "Broken"
+    return Loss(kind, reason.value)
 
 
 def number_of(conn: sqlite3.Connection | None) -> int | None:
@@ -171,7 +193,7 @@ class Held(Holding):
     ) -> None:
         _library.find_library()
         # The connection is referred to: the hold ends when it is closed.
-        self.name, self._path, self._file, self._conn = name, path, _keeper.file_of(path), conn
+        self.name, self._path, self._file, self._conn = name, path, inode_of(path), conn
         # What is granted ends with the limit, too.
         ttl_ms = kept_ms(name, ttl, more.max_time_ms)
         limits = (more.progress_within_ms, more.max_time_ms, more.request_ms)
@@ -210,7 +232,7 @@ class Held(Holding):
 
     def _was_replaced(self) -> bool:
         """Checks whether the file was replaced since the claim."""
-        return _keeper.file_of(self._path) != self._file
+        return inode_of(self._path) != self._file
 
     def _open(self) -> Litelease:
         return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))

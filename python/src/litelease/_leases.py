@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sqlite3  # pyright: ignore[reportUnusedImport]  # the examples use it
-from typing import TYPE_CHECKING, Callable, Sequence
+from typing import TYPE_CHECKING, Callable
 
 from ._fences import Fences, Value
 from ._session import OwnConnection
@@ -15,7 +14,6 @@ from ._types import (
     Broken,
     Busy,
     Lease,
-    LiteleaseError,
     Reader,
     Rejected,
     Released,
@@ -508,9 +506,7 @@ or SQLite has ended it after an error; begin it again
     def close(self) -> None:
         """Releases what was held through this connection, and closes it. In a forked child it does nothing."""
         from . import _library
-        from ._keeper import end_holds
 
-        end_holds(self.conn)
         if self._session.number is not None:
             _library.end_holds(self._session.number)
         self._session.close()
@@ -520,18 +516,6 @@ or SQLite has ended it after an error; begin it again
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _renew_all(
-        self, grants: list[tuple[str, str, float, int | None]], progress_ms: Sequence[int | None] = ()
-    ) -> list[Renewed | Rejected | LiteleaseError]:
-        """Renews grants (name, owner, ttl, token) in one transaction. What is wrong with one is not the others' fault.
-        ``progress_ms`` is how long ago the holder of each has made progress that is to be noted before."""
-        values = [
-            value
-            for (name, owner, ttl, token), ago_ms in itertools.zip_longest(grants, progress_ms)
-            for value in (name, owner, in_ms(name, ttl, None), token, ago_ms)
-        ]
-        return [answer(row) for row in self._rows("renew_all", *values)]
 
     def _has_recorded_boot(self) -> bool:
         """Checks whether the present boot is durably recorded."""

@@ -15,7 +15,6 @@ from typing import Callable, Generator, TypeVar
 
 from . import _fork
 from ._identity import LOCK, identity
-from ._keeper import file_of
 from ._leases import Litelease
 from ._time import Seconds
 from ._types import (
@@ -28,6 +27,7 @@ from ._types import (
     NotBootstrapped,
     TrackerIsLockedError,
 )
+from ._wait import inode_of
 from ._wal import switch_to_wal
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Tracker:
         with contextlib.closing(_connect(self.db_path)) as here:
             db = Litelease(here)
             db.bootstrap()
-            is_same = file_of(source) == file_of(self.db_path)
+            is_same = inode_of(source) == inode_of(self.db_path)
             with contextlib.closing(here if is_same else _connect(source)) as there:
                 return _move(there, db, is_same)
 
@@ -157,7 +157,7 @@ class Tracker:
         """The file, which is made if it is missing. Each thread keeps it open for the next time, unless it was replaced
         or this is a forked process."""
         opened: _Opened | None = getattr(self._thread, "opened", None)
-        if opened is None or opened.db._session.is_inherited or opened.place != file_of(self.db_path):
+        if opened is None or opened.db._session.is_inherited or opened.place != inode_of(self.db_path):
             opened = self._thread.opened = None
             opened = self._thread.opened = _Opened(self.db_path)
         return opened
@@ -173,7 +173,7 @@ class _Opened:
         self._path, self._has_foreign_locks = path, bool(self.db._rows("foreign_locks"))
         switch_to_wal(connection, path)
         self.db.bootstrap()
-        self.place = file_of(path)
+        self.place = inode_of(path)
 
     def claim(self, name: str, owner: str, expire: Seconds) -> Acquired | Busy:
         """Claims a name, unless another tracker has locks in this file."""

@@ -5,10 +5,10 @@ The GIL is released meanwhile, and signal handlers run within 50 ms.
 
 from __future__ import annotations
 
+import os
 import sqlite3
-import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, TypeVar
+from typing import TYPE_CHECKING, Callable
 
 from . import _library
 from ._time import Seconds, in_ms, in_seconds
@@ -17,14 +17,20 @@ from ._types import Acquired, Busy, Lease, LiteleaseError
 if TYPE_CHECKING:
     from ._session import Handle
 
-T = TypeVar("T")
 _TWO_LIBRARIES = "two libraries in one process drop each other's locks"
 
 
-def clock() -> float:
-    """Returns seconds on a monotonic clock, which includes suspended time where the system can tell."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+# Seconds on a monotonic clock, which includes suspended time where the system can tell.
+clock = _library.clock
+
+
+def inode_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Returns which file a path leads to. Never opens it: closing it would drop SQLite's locks."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class Stopped(LiteleaseError):
@@ -47,31 +53,6 @@ def file_of(db: Handle, verb: str) -> str:
     if not path:
         raise LiteleaseError(f"{verb}() needs a file: a database in memory is seen by one connection only")
     return path
-
-
-def until(
-    path: str, wait: float, attempt: Callable[[], tuple[T, int | None]], stop: Callable[[], bool] = never
-) -> tuple[T, float]:
-    """Attempts until it is granted or ``wait`` seconds are over. An attempt answers, and until when (Unix time in ms) what it
-    asks for is taken; None if it was granted. Returns the last answer, and when that attempt began."""
-    deadline, waiter = clock() + wait, None
-    while True:
-        # What is heard from here on happened after we looked.
-        heard, start = _library.heard(waiter) if waiter else 0, clock()
-        answer, taken_until_ms = attempt()
-        left = deadline - clock()
-        if taken_until_ms is None or left <= 0:
-            return answer, start
-        if waiter is None:
-            # Look once more before sleeping: what happened before we listened was not heard.
-            waiter = _library.waiter(path)
-            continue
-        end = clock() + _library.nap(taken_until_ms - time.time_ns() // 1_000_000, left)
-        while (left := end - clock()) > 0 and not _library.listen(waiter, heard, left):
-            if stop():
-                raise Stopped
-        if stop():
-            raise Stopped
 
 
 def nap(waiter: object, heard: int, seconds: float, is_stopped: Callable[[], bool]) -> None:

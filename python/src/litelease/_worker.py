@@ -9,12 +9,12 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import Callable, Generator
 
-from . import _keeper, _library
+from . import _library
 from ._held import LossEvent, number_of
 from ._queue import Item, Queue
 from ._time import Seconds, in_ms, in_seconds
 from ._types import InvalidTtl, LiteleaseError, Loss, Lost
-from ._wait import file_of
+from ._wait import file_of, inode_of
 
 _LEFT_OPEN = (
     "a transaction was left open: it was rolled back, and the item given back; write its effect in `with item.finish() as conn:`"
@@ -83,7 +83,7 @@ class Worker:
         if not 0 <= self._times[1] <= self._times[2]:
             raise ValueError("first_delay must be 0 or more, and not longer than longest_delay")
         self.queue, self.counts = queue, WorkerCounts()
-        self._path, self._file, self._ends = path, _keeper.file_of(path), (once, until_empty)
+        self._path, self._file, self._ends = path, inode_of(path), (once, until_empty)
         self._is_stopped = False
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ class Worker:
     def _begin(self) -> object:
         """Begins the work. It ends when what this returns is freed, at the latest."""
         queue = self.queue
-        if _keeper.file_of(self._path) != self._file:
+        if inode_of(self._path) != self._file:
             raise LiteleaseError(f"{self._path} was moved, deleted or replaced: open it again")
         number = number_of(queue.conn)
         return _library.work(queue._session, self._path, queue.name, *self._times, *self._ends, number, lambda: self._is_stopped)

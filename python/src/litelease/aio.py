@@ -26,8 +26,7 @@ from ._client_hold import RemoteHeld, RemoteSlot
 from ._client_queue import RemoteItem, RemoteQueue
 from ._election import Leader
 from ._fences import Value
-from ._held import Held, HeldSlot, number_of
-from ._hold import Hold
+from ._held import Held, HeldSlot, Holding, number_of
 from ._leases import Litelease
 from ._leases import open as open_file
 from ._pools import Pools
@@ -60,7 +59,7 @@ from ._wait import More, claim_at, file_of
 __all__ = ["Client", "ClientQueue", "Database", "campaign", "claim_wait", "hand_over", "hold", "hold_slot", "requested"]
 
 T = TypeVar("T")
-H = TypeVar("H", bound=Union[Hold, Held, HeldSlot])
+H = TypeVar("H", bound=Holding)
 Stop = Callable[[], bool]
 # A path, which is bootstrapped; or what has been opened.
 Database = Union[str, "os.PathLike[str]", sqlite3.Connection, Litelease, Pools]

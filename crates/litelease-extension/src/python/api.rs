@@ -5,9 +5,11 @@
 //! GIL.
 
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_longlong, c_void};
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A `PyObject*`.
 pub(crate) type Raw = *mut c_void;
@@ -243,6 +245,83 @@ impl Drop for Object {
     fn drop(&mut self) {
         // SAFETY: it is a reference of our own.
         unsafe { (py().Py_DecRef)(self.0) };
+    }
+}
+
+/// The target of a capsule, under its name.
+pub(crate) trait InCapsule: Send + Sync + 'static {
+    const NAME: &'static CStr;
+
+    /// Called when its capsule is freed.
+    fn freed(&self) {}
+}
+
+/// Makes a capsule with a reference, which it gives back when it is freed.
+pub(crate) fn capsule_of<T: InCapsule>(value: Arc<T>) -> Result<Object> {
+    let raw = Arc::into_raw(value);
+    // SAFETY: the capsule gives the reference back with its destructor.
+    unsafe {
+        let capsule =
+            (py().PyCapsule_New)(raw.cast_mut().cast(), T::NAME.as_ptr(), Some(free::<T>));
+        if capsule.is_null() {
+            drop(Arc::from_raw(raw));
+        }
+        Object::owned(capsule)
+    }
+}
+
+/// Frees what a capsule refers to. The GIL stays: the interpreter may be ending.
+unsafe extern "C" fn free<T: InCapsule>(capsule: Raw) {
+    // SAFETY: Python calls it once, for a capsule of `capsule_of`.
+    let value = unsafe {
+        let raw = (py().PyCapsule_GetPointer)(capsule, T::NAME.as_ptr());
+        if raw.is_null() {
+            return;
+        }
+        Arc::from_raw(raw.cast::<T>())
+    };
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        value.freed();
+        drop(value);
+    }));
+}
+
+/// Returns another reference to what a capsule refers to.
+pub(crate) fn in_capsule<T: InCapsule>(capsule: &Object) -> Result<Arc<T>> {
+    // SAFETY: the capsule has a reference, and this makes another.
+    unsafe {
+        let raw = (py().PyCapsule_GetPointer)(capsule.as_raw(), T::NAME.as_ptr()).cast::<T>();
+        if raw.is_null() {
+            return Err(Raised);
+        }
+        Arc::increment_strong_count(raw);
+        Ok(Arc::from_raw(raw))
+    }
+}
+
+/// A value that a forked process leaves alone: its locks may be taken for ever.
+pub(crate) struct OfProcess<T> {
+    process: u32,
+    value: ManuallyDrop<T>,
+}
+
+impl<T> OfProcess<T> {
+    pub(crate) fn new(value: T) -> Self {
+        OfProcess { process: std::process::id(), value: ManuallyDrop::new(value) }
+    }
+
+    /// Returns the value, or none in a forked process.
+    pub(crate) fn get(&self) -> Option<&T> {
+        (self.process == std::process::id()).then_some(&*self.value)
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if self.get().is_some() {
+            // SAFETY: it is not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
     }
 }
 

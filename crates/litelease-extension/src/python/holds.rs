@@ -16,7 +16,8 @@ use litelease_hold::file::{
     open_session, release_until, stay_loaded,
 };
 use litelease_hold::{
-    Held, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, Settled, Wish, abandon,
+    Clock, Held, Hold, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, Settled,
+    SystemClock, Wish, abandon,
 };
 use litelease_store::{Error, Failure, OwnedValue, code};
 
@@ -29,7 +30,6 @@ use crate::python::session::Failed;
 use crate::python::values::to_integer;
 use crate::python::{Context, context, guarded, raise};
 
-const HELD: &CStr = c"litelease.held";
 const CLOSER: &CStr = c"litelease.closer";
 
 /// How long a signal's handler has to wait at most.
@@ -59,6 +59,8 @@ pub(super) struct PythonHeld {
 enum State {
     /// With the session whose identity it is, if it is one.
     Held(Box<Held>, Option<Arc<SessionMembers>>),
+    /// It is on a server, and Python renews it.
+    OnServer(Arc<Hold>),
     /// It is being handed over.
     Moving,
     /// It has ended like this.
@@ -231,7 +233,7 @@ pub(crate) unsafe extern "C" fn claim_wait(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-/// What a caller asks for.
+/// The request of a caller.
 struct Asked {
     file: DatabaseFile,
     name: String,
@@ -407,6 +409,7 @@ impl PythonHeld {
         }
         match &*self.state() {
             State::Held(held, _) => held.check().err().map(|lost| of_loss(&lost.reason)),
+            State::OnServer(hold) => hold.check(SystemClock.now()).err().map(|loss| of_loss(&loss)),
             State::Moving => Some(handed_over()),
             State::Ended { kind, text } => Some((*kind, text.clone())),
         }
@@ -438,12 +441,54 @@ impl PythonHeld {
     }
 }
 
+impl PythonHeld {
+    /// Returns the hold of a grant on a server, unless it has ended.
+    pub(super) fn server_hold(&self) -> Option<Arc<Hold>> {
+        if self.process != std::process::id() {
+            return None;
+        }
+        match &*self.state() {
+            State::OnServer(hold) => Some(hold.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// Makes the capsule of a grant on a server.
+pub(super) fn of_server(hold: Arc<Hold>) -> Result<Object> {
+    let lost = of_hold(&hold);
+    let state = Mutex::new(State::OnServer(hold));
+    let (settled, process) = (OnceLock::new(), std::process::id());
+    api::capsule_of(Arc::new(PythonHeld { settled, is_warned_of: false, process, lost, state }))
+}
+
+fn of_hold(hold: &Arc<Hold>) -> LossSignal {
+    LossSignal::new(hold.clone(), Arc::new(SystemClock))
+}
+
+impl api::InCapsule for PythonHeld {
+    const NAME: &'static CStr = c"litelease.held";
+
+    fn freed(&self) {
+        if self.is_warned_of && self.over().is_none() {
+            warn_of(self);
+        }
+    }
+}
+
 impl Ending for PythonHeld {
     fn end(&self, kind: &'static str, text: &str) -> Option<Held> {
         if self.process != std::process::id() || self.settled.get().is_some() {
             return None;
         }
         let mut state = self.state();
+        if let State::OnServer(hold) = &*state {
+            let lost = hold.check(SystemClock.now()).err().map(|loss| of_loss(&loss));
+            hold.end();
+            let (kind, text) = lost.unwrap_or((kind, text.to_owned()));
+            *state = State::Ended { kind, text };
+            return None;
+        }
         let State::Held(held, _) = &*state else { return None };
         // What was lost before stays lost for that reason.
         let lost = held.check().err().map(|lost| of_loss(&lost.reason));
@@ -488,33 +533,7 @@ pub(super) fn capsule(held: &Arc<PythonHeld>, number: Option<i64>) -> Result<Obj
         let weak: Weak<PythonHeld> = Arc::downgrade(held);
         ends_with(number, weak);
     }
-    let raw = Arc::into_raw(held.clone());
-    // SAFETY: the capsule gives the reference back with its destructor.
-    unsafe {
-        let capsule = (py().PyCapsule_New)(raw.cast_mut().cast(), HELD.as_ptr(), Some(free_held));
-        if capsule.is_null() {
-            drop(Arc::from_raw(raw));
-        }
-        Object::owned(capsule)
-    }
-}
-
-unsafe extern "C" fn free_held(capsule: Raw) {
-    // SAFETY: Python calls it once, for a capsule of `capsule_of`.
-    let held = unsafe {
-        let held = (py().PyCapsule_GetPointer)(capsule, HELD.as_ptr());
-        if held.is_null() {
-            return;
-        }
-        Arc::from_raw(held.cast::<PythonHeld>())
-    };
-    // A drop takes a tenth of a second at most. The GIL stays: the interpreter may be ending.
-    let _ = catch_unwind(AssertUnwindSafe(|| {
-        if held.is_warned_of && held.over().is_none() {
-            warn_of(&held);
-        }
-        drop(held);
-    }));
+    api::capsule_of(held.clone())
 }
 
 /// Warns of a hold that was dropped without being released. A `__del__` would swallow the exception
@@ -599,18 +618,6 @@ pub(crate) unsafe extern "C" fn end_holds(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-pub(super) fn in_capsule(capsule: &Object) -> Result<Arc<PythonHeld>> {
-    // SAFETY: the capsule has a reference, and this makes another.
-    unsafe {
-        let held = (py().PyCapsule_GetPointer)(capsule.as_raw(), HELD.as_ptr());
-        if held.is_null() {
-            return Err(Raised);
-        }
-        Arc::increment_strong_count(held.cast::<PythonHeld>());
-        Ok(Arc::from_raw(held.cast::<PythonHeld>()))
-    }
-}
-
 /// Calls `work` with the hold of a capsule and the other arguments.
 fn with_held(
     shared: Raw,
@@ -621,7 +628,7 @@ fn with_held(
         // SAFETY: Python passes what the function was made with.
         let context = unsafe { context(shared) }?;
         let arguments = Object::borrowed(arguments)?;
-        work(context, &*in_capsule(&arguments.item(0)?)?, &arguments)
+        work(context, &*api::in_capsule::<PythonHeld>(&arguments.item(0)?)?, &arguments)
     })
 }
 
@@ -643,6 +650,7 @@ pub(crate) unsafe extern "C" fn state(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| {
         let (trusted, expires_at_ms, trouble) = match &*held.state() {
             State::Held(held, _) => (held.trusted_for(), held.expires_at_ms(), held.trouble()),
+            State::OnServer(hold) => (of_hold(hold).trusted_for(), 0, hold.trouble()),
             _ => (Duration::ZERO, 0, None),
         };
         let trouble = over(context, trouble.as_ref().map(of_loss))?;

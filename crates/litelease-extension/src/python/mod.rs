@@ -6,6 +6,8 @@
 
 mod api;
 #[cfg(unix)]
+mod cached;
+#[cfg(unix)]
 mod holds;
 mod host;
 #[cfg(unix)]
@@ -15,6 +17,8 @@ mod opened;
 mod session;
 #[cfg(unix)]
 mod shards;
+#[cfg(unix)]
+mod trust;
 mod turn;
 mod values;
 mod waiting;
@@ -97,7 +101,7 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 39] = [
+static METHODS: [Method; 49] = [
     method(c"session", c"session(opened)\n--\n\nMakes the handle of a session.", session),
     method(c"opened", c"opened(open)\n--\n\nOpens a connection, and returns how the library reaches it.", opened::opened),
     method(
@@ -142,6 +146,11 @@ static METHODS: [Method; 39] = [
     method(c"shards_hand_over", c"shards_hand_over(shards, shard)\n--\n\nHands a shard over.", shards::hand_over),
     method(c"shards_release", c"shards_release(shards, shard)\n--\n\nGives a shard up.", shards::release),
     method(c"shards_leave", c"shards_leave(shards)\n--\n\nLeaves the group.", shards::leave),
+    method(c"cached_open", c"cached_open(path, name, ttl_ms)\n--\n\nMakes the reader of a cached value.", cached::open),
+    method(c"cached_trusted_for", c"cached_trusted_for(reader, version)\n--\n\nReturns for how long a value can be trusted.", cached::trusted_for),
+    method(c"cached_acquire", c"cached_acquire(reader)\n--\n\nAsks for a read.", cached::acquire),
+    method(c"cached_give_way", c"cached_give_way(reader)\n--\n\nGives the read up if a writer has the name.", cached::give_way),
+    method(c"cached_close", c"cached_close(reader)\n--\n\nGives the read up for good.", cached::close),
     method(c"closer", c"closer(number)\n--\n\nMakes what ends the holds of a connection when it is freed.", holds::closer),
     method(c"end_holds", c"end_holds(number)\n--\n\nReleases the holds of a connection, or all.", holds::end_holds),
     method(c"held_check", c"held_check(held)\n--\n\nReturns why a hold is over, if it is.", holds::check),
@@ -151,6 +160,11 @@ static METHODS: [Method; 39] = [
     method(c"held_hand_over", c"held_hand_over(held, ttl_ms)\n--\n\nHands a hold over.", holds::hand_over),
     method(c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested),
     method(c"held_wait", c"held_wait(held, seconds)\n--\n\nWaits until a hold is over.", holds::wait_lost),
+    method(c"clock", c"clock()\n--\n\nReturns seconds on the clock that measures trust.", trust::clock),
+    method(c"trust_begin", c"trust_begin(name, owner, token, ttl, start)\n--\n\nMakes the hold of a grant on a server.", trust::begin),
+    method(c"trust_until", c"trust_until(held)\n--\n\nReturns until when a hold is trusted.", trust::until),
+    method(c"trust_due", c"trust_due(held)\n--\n\nReturns when a renewal is due.", trust::due),
+    method(c"trust_settle", c"trust_settle(held, start, granted, kind, by, error)\n--\n\nNotes the answer to a renewal.", trust::settle),
     method(c"work", c"work(session, path, queue, visibility_ms, first_ms, longest_ms, once, until_empty, number, stop)\n--\n\nBegins to work on a queue.", worker::work),
     method(c"work_next", c"work_next(worker)\n--\n\nWaits for the next item.", worker::work_next),
     method(c"work_end", c"work_end(worker, note)\n--\n\nEnds the work on an item.", worker::work_end),

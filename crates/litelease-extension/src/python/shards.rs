@@ -2,15 +2,14 @@
 //! capsules. A capsule that is freed leaves.
 
 use std::ffi::CStr;
-use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use litelease_hold::file::{FileError, ShardEvent, Shards, ShardsOptions};
 use litelease_hold::{Held, HoldError, Loss, Lost};
 
 use crate::python::api::{
-    Object, Raised, Raw, Result, integer, list, py, string, tuple, without_gil,
+    InCapsule, Object, OfProcess, Raw, Result, capsule_of, in_capsule, integer, list, string,
+    tuple, without_gil,
 };
 use crate::python::holds::{
     Ending, SLICE, ending, ends_with, failed, file_at, in_duration, lease_tuple, name_at, of_loss,
@@ -19,35 +18,19 @@ use crate::python::holds::{
 use crate::python::values::to_integer;
 use crate::python::{Context, context, guarded, raise};
 
-const SHARDS: &CStr = c"litelease.shards";
-
 /// A member, until it leaves.
 struct PythonShards {
-    /// The process that has joined. Asked first: in a forked one the locks may be taken for ever.
-    process: u32,
     member: String,
-    shards: ManuallyDrop<Shards>,
+    shards: OfProcess<Shards>,
+}
+
+impl InCapsule for PythonShards {
+    const NAME: &'static CStr = c"litelease.shards";
 }
 
 impl Ending for PythonShards {
     fn end(&self, _: &'static str, _: &str) -> Option<Held> {
-        if self.is_forked() { None } else { self.shards.stop() }
-    }
-}
-
-impl PythonShards {
-    fn is_forked(&self) -> bool {
-        self.process != std::process::id()
-    }
-}
-
-impl Drop for PythonShards {
-    fn drop(&mut self) {
-        // A forked process leaves it alone.
-        if !self.is_forked() {
-            // SAFETY: it is not used any more.
-            unsafe { ManuallyDrop::drop(&mut self.shards) };
-        }
+        self.shards.get()?.stop()
     }
 }
 
@@ -78,42 +61,16 @@ pub(crate) unsafe extern "C" fn join(shared: Raw, arguments: Raw) -> Raw {
             Ok(shards) => {
                 let owner = string(shards.owner())?;
                 let member = format!("{group}/member/{id}");
-                let capsule = capsule_of(member, shards, optional(context, &number))?;
-                tuple(vec![capsule, owner])
+                let shards = Arc::new(PythonShards { member, shards: OfProcess::new(shards) });
+                let weak: Weak<PythonShards> = Arc::downgrade(&shards);
+                ends_with(optional(context, &number), weak);
+                tuple(vec![capsule_of(shards)?, owner])
             }
             Err(HoldError::Busy(current)) => lease_tuple(&current),
             Err(HoldError::Lease(FileError::ShardCount { count, .. })) => integer(count),
             Err(error) => raise(context, failed(error)),
         }
     })
-}
-
-fn capsule_of(member: String, shards: Shards, number: Option<i64>) -> Result<Object> {
-    let process = std::process::id();
-    let shards = Arc::new(PythonShards { process, member, shards: ManuallyDrop::new(shards) });
-    let weak: Weak<PythonShards> = Arc::downgrade(&shards);
-    ends_with(number, weak);
-    let raw = Arc::into_raw(shards);
-    // SAFETY: the capsule gives the reference back with its destructor.
-    unsafe {
-        let capsule = (py().PyCapsule_New)(raw.cast_mut().cast(), SHARDS.as_ptr(), Some(free));
-        if capsule.is_null() {
-            drop(Arc::from_raw(raw));
-        }
-        Object::owned(capsule)
-    }
-}
-
-unsafe extern "C" fn free(capsule: Raw) {
-    // SAFETY: Python calls it once, for a capsule of `capsule_of`.
-    let shards = unsafe {
-        let shards = (py().PyCapsule_GetPointer)(capsule, SHARDS.as_ptr());
-        if shards.is_null() {
-            return;
-        }
-        Arc::from_raw(shards.cast::<PythonShards>())
-    };
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(shards)));
 }
 
 /// Calls `work` with the member of a capsule and the other arguments. What is lost is answered with
@@ -127,21 +84,10 @@ fn with_shards(
         // SAFETY: Python passes what the function was made with.
         let context = unsafe { context(shared) }?;
         let arguments = Object::borrowed(arguments)?;
-        // SAFETY: the capsule has a reference, and this makes another.
-        let shards = unsafe {
-            let shards = (py().PyCapsule_GetPointer)(arguments.item(0)?.as_raw(), SHARDS.as_ptr());
-            if shards.is_null() {
-                return Err(Raised);
-            }
-            Arc::increment_strong_count(shards.cast::<PythonShards>());
-            Arc::from_raw(shards.cast::<PythonShards>())
-        };
-        let answer = match shards.is_forked() {
-            true => {
-                let name = shards.member.clone();
-                Err(Lost { name, reason: Loss::Forked }.into())
-            }
-            false => work(context, &shards.shards, &arguments)?,
+        let member = in_capsule::<PythonShards>(&arguments.item(0)?)?;
+        let answer = match member.shards.get() {
+            Some(shards) => work(context, shards, &arguments)?,
+            None => Err(Lost { name: member.member.clone(), reason: Loss::Forked }.into()),
         };
         match answer {
             Ok(answer) => Ok(answer),

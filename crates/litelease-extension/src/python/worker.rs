@@ -14,9 +14,9 @@ use litelease_hold::file::{
 use litelease_hold::{HoldError, Settled, Work, WorkOptions};
 use litelease_store::{Delivered, OwnedValue};
 
-use crate::python::api::{Object, Raised, Raw, Result, integer, py, string, tuple};
+use crate::python::api::{Object, Raised, Raw, Result, in_capsule, integer, py, string, tuple};
 use crate::python::holds::{
-    PythonHeld, Waited, capsule, failed, file_at, in_capsule, in_duration, name_at, optional, run,
+    PythonHeld, Waited, capsule, failed, file_at, in_duration, name_at, optional, run,
 };
 use crate::python::session::Failed;
 use crate::python::values::to_integer;
@@ -195,7 +195,7 @@ pub(crate) unsafe extern "C" fn work_end(shared: Raw, arguments: Raw) -> Raw {
 pub(crate) unsafe extern "C" fn item_settled(_: Raw, arguments: Raw) -> Raw {
     guarded(|| {
         let arguments = Object::borrowed(arguments)?;
-        let (held, how) = (in_capsule(&arguments.item(0)?)?, arguments.item(1)?);
+        let (held, how) = (in_capsule::<PythonHeld>(&arguments.item(0)?)?, arguments.item(1)?);
         let all = [Settled::Done, Settled::GivenBack, Settled::Buried];
         let how = how.text()?;
         held.settle(all.into_iter().find(|one| word(*one) == how).unwrap_or(Settled::Lost));

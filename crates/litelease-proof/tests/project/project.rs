@@ -269,6 +269,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
         "crates/litelease-extension/src/python",
         &[
             "api.rs",
+            "cached.rs",
             "holds.rs",
             "host.rs",
             "library.rs",
@@ -276,6 +277,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
             "opened.rs",
             "session.rs",
             "shards.rs",
+            "trust.rs",
             "values.rs",
             "waiting.rs",
             "worker.rs",

@@ -192,10 +192,6 @@ fn cases() -> Vec<(&'static str, Vec<OwnedValue>)> {
         ("borrow", values!["p", 3_600_000i64].to_vec()),
         ("guard", values!["results", "x", "token"].to_vec()),
         ("send", values!["mail", "body"].to_vec()),
-        (
-            "renew_all",
-            values!["x", "a", 7_200_000i64, 1i64, 0i64, "y", "a", 1i64, 1i64, 0i64].to_vec(),
-        ),
     ]
 }
 

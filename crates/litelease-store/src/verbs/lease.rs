@@ -3,13 +3,12 @@
 use litelease_core::BreakResult;
 
 use super::rows::{
-    claimed, lease, number, on_grant, rejected, released, renewed, renewed_slot, text, transferred,
-    truth,
+    claimed, lease, number, on_grant, rejected, released, renewed, text, transferred, truth,
 };
 use super::{Answer, Arguments, Misuse};
 use crate::schema::{RESOURCES, is_there};
 use crate::statements::execute_once;
-use crate::{BootRecord, Error, ForeignLock, OwnedValue, Store, When};
+use crate::{BootRecord, ForeignLock, OwnedValue, Store, When};
 
 pub(super) fn bootstrap(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
     store.bootstrap()?;
@@ -58,54 +57,6 @@ pub(super) fn renew(store: &Store, given: Arguments<'_>) -> Result<Answer, Misus
     let (name, who, ttl_ms) = (given.text(0)?, given.who(1, 4)?, given.integer(2)?);
     let answer = store.renew(name, who, ttl_ms, given.when(3)?, |answer| answer.into_owned())?;
     Ok(vec![renewed(store, name, answer)?])
-}
-
-/// name, owner, ttl, token and the time since its holder made progress, which may be NULL, of each
-/// grant, one after the other; of a slot its pool, its lease, the ttl, NULL and NULL. One row
-/// answers each: what is wrong with one lease is not the others' fault.
-pub(super) fn renew_all(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let all = || {
-        given.0.chunks_exact(5).map(|grant| {
-            let grant = Arguments(grant);
-            let (name, who, ttl_ms) = (grant.text(0)?, grant.who(1, 3)?, grant.integer(2)?);
-            let progress_ago_ms = grant.optional(4, Arguments::integer)?;
-            // A grant that is over by now is rejected below.
-            let progress = |token| match progress_ago_ms {
-                Some(ago_ms) => {
-                    let at_ms = When::Now.now_ms().saturating_sub(ago_ms);
-                    store.progress(name, token, When::At(at_ms)).map(drop)
-                }
-                None => Ok(()),
-            };
-            let answer = match who.token {
-                Some(token) => progress(token)
-                    .and_then(|()| {
-                        store.renew(name, who, ttl_ms, When::Now, |answer| answer.into_owned())
-                    })
-                    .and_then(|answer| renewed(store, name, answer)),
-                None => renewed_slot(store, name, who.owner, ttl_ms),
-            };
-            match answer {
-                Ok(answer) => Ok(answer),
-                Err(error @ (Error::Sqlite(_) | Error::CommitUnknown(_))) => Err(error.into()),
-                Err(error) => Ok(vec![text("Error"), text(error.kind()), text(error.to_string())]),
-            }
-        })
-    };
-    // An error of an argument is not the store's: it is told after the transaction.
-    let mut misuse = None;
-    let renewed = store.within(store.boundary()?, || {
-        let answers = all().map(|answer| match answer {
-            Err(Misuse::Error(error)) => Err(error),
-            Ok(answer) => Ok(answer),
-            Err(other) => {
-                misuse = Some(other);
-                Ok(vec![])
-            }
-        });
-        answers.collect::<Result<Answer, Error>>()
-    })?;
-    misuse.map_or(Ok(renewed), Err)
 }
 
 /// name, token and end of each live lock of sayt2's tracker.

@@ -5,7 +5,7 @@ use litelease_core::{
 };
 
 use super::Answer;
-use crate::{Error, OwnedValue, Store, When};
+use crate::{Error, OwnedValue, Store};
 
 pub(super) fn claimed(answer: ClaimResult<&str>) -> Vec<OwnedValue> {
     match answer.into_owned() {
@@ -58,22 +58,6 @@ pub(super) fn on_grant(
         GrantResult::Done => Ok(vec![text("Done")]),
         GrantResult::Stale { reason } => rejected(store, name, reason, None),
     }
-}
-
-/// A renewed slot is told as the grant of its position.
-pub(super) fn renewed_slot(
-    store: &Store,
-    id: &str,
-    lease: &str,
-    ttl_ms: i64,
-) -> Result<Vec<OwnedValue>, Error> {
-    Ok(match store.renew_slot(id, lease, ttl_ms, When::Now)? {
-        Some(SlotInfo { position, token, expires_at_ms }) => {
-            let name = format!("{id} {position}");
-            case("Renewed", Lease { name, owner: lease.into(), token, expires_at_ms })
-        }
-        None => vec![text("Rejected"), text("EXPIRED"), OwnedValue::Null],
-    })
 }
 
 /// The reason, the newest token of the name if there is one, and the live lease if there is one.

@@ -1,0 +1,120 @@
+//! Readers of cached values, for Python: handles on those of `litelease-hold`, in capsules. A
+//! capsule that is freed gives its read up.
+
+use std::ffi::CStr;
+use std::sync::{Arc, Weak};
+
+use litelease_hold::Held;
+use litelease_hold::file::CachedReader;
+
+use crate::python::api::{
+    InCapsule, Object, OfProcess, Raw, Result, capsule_of, float, in_capsule, integer, string,
+    tuple, without_gil,
+};
+use crate::python::holds::{Ending, ends_with, failed, file_at, in_duration, name_at, run};
+use crate::python::session::Failed;
+use crate::python::values::to_integer;
+use crate::python::{Context, context, guarded, raise};
+
+struct PythonReader(OfProcess<CachedReader>);
+
+const FORKED: &str =
+    "this is a forked process: the cached value belongs to its parent; make another one here";
+
+impl InCapsule for PythonReader {
+    const NAME: &'static CStr = c"litelease.cached";
+}
+
+impl Ending for PythonReader {
+    fn end(&self, _: &'static str, _: &str) -> Option<Held> {
+        self.0.get()?.close();
+        None
+    }
+}
+
+/// Begins to watch a file for a reader. Its arguments are the path, the name, and the ttl in ms.
+/// Answers the capsule and the reader text.
+pub(crate) unsafe extern "C" fn open(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let given = Object::borrowed(arguments)?;
+        let (file, name) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
+        let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
+        let made = run(context, &file, &context.names.none()?, |aside| {
+            CachedReader::new(aside, &name, ttl)
+        })?;
+        match made.answer {
+            Ok(reader) => {
+                let text = string(reader.reader())?;
+                let reader = Arc::new(PythonReader(OfProcess::new(reader)));
+                let weak: Weak<PythonReader> = Arc::downgrade(&reader);
+                ends_with(None, weak);
+                tuple(vec![capsule_of(reader)?, text])
+            }
+            Err(error) => raise(context, failed(error)),
+        }
+    })
+}
+
+/// Calls `work` with the reader of a capsule and the other arguments. Raises if it was closed, and
+/// in a forked process.
+fn with_reader(
+    shared: Raw,
+    arguments: Raw,
+    work: impl FnOnce(&'static Context, &CachedReader, &Object) -> Result<Object>,
+) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let arguments = Object::borrowed(arguments)?;
+        let reader = in_capsule::<PythonReader>(&arguments.item(0)?)?;
+        let refused = match reader.0.get() {
+            Some(reader) if !reader.is_closed() => return work(context, reader, &arguments),
+            Some(reader) => format!("the cached value {:?} is closed", reader.name()),
+            None => FORKED.into(),
+        };
+        raise(context, Failed::Kind("LiteleaseError", refused))
+    })
+}
+
+/// Answers for how many seconds a value of this version may be answered from memory.
+pub(crate) unsafe extern "C" fn trusted_for(shared: Raw, arguments: Raw) -> Raw {
+    with_reader(shared, arguments, |_, reader, given| {
+        let version = to_integer(&given.item(1)?).unwrap_or(0);
+        float(reader.trusted_for(version).as_secs_f64())
+    })
+}
+
+/// Asks for a read. Answers the version of the value, or None while a writer has the name.
+pub(crate) unsafe extern "C" fn acquire(shared: Raw, arguments: Raw) -> Raw {
+    with_reader(shared, arguments, |context, reader, _| {
+        let mut granted = Ok(None);
+        without_gil(|| granted = reader.acquire());
+        match granted {
+            Ok(Some(version)) => integer(version),
+            Ok(None) => context.names.none(),
+            Err(error) => raise(context, failed(error)),
+        }
+    })
+}
+
+/// Gives the read up if a writer has the name.
+pub(crate) unsafe extern "C" fn give_way(shared: Raw, arguments: Raw) -> Raw {
+    with_reader(shared, arguments, |context, reader, _| {
+        without_gil(|| reader.give_way());
+        context.names.none()
+    })
+}
+
+/// Gives the read up for good.
+pub(crate) unsafe extern "C" fn close(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        let capsule = Object::borrowed(arguments)?.item(0)?;
+        let reader = in_capsule::<PythonReader>(&capsule)?;
+        without_gil(|| drop(reader.end("", "")));
+        context.names.none()
+    })
+}
