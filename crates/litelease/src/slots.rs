@@ -39,8 +39,9 @@ impl Litelease {
     /// queued. A slot has no value, no group and no requests, so options for those are ignored. Its
     /// limits are not stored: the hold keeps them itself.
     ///
-    /// `note` tells operators who and why. If it is the text of an [`Identity`](crate::Identity) that holds, as
-    /// `litelease run --slots` notes it, a successor takes the slot over when that process is dead.
+    /// `note` tells operators who and why. If it is the text of an [`Identity`](crate::Identity)
+    /// that holds, as `litelease run --slots` notes it, a successor takes the slot over when that
+    /// process is dead.
     ///
     /// ```
     /// # litelease_doctest::file!(db);

@@ -38,9 +38,9 @@ pub struct SlotWish<'w> {
     pub cancel: Option<&'w Cancel>,
 }
 
-/// Borrows a slot and keeps it alive. Returns the hold, whose secret is the id of the lease, and the
-/// number of the slot; none if no slot came free in time. Waiters are not queued. If the file is
-/// locked, this tries for `patience`.
+/// Borrows a slot and keeps it alive. Returns the hold, whose secret is the id of the lease, and
+/// the number of the slot; none if no slot came free in time. Waiters are not queued. If the file
+/// is locked, this tries for `patience`.
 pub(crate) fn hold_slot(
     asks: impl Asks,
     wish: &SlotWish<'_>,

@@ -117,7 +117,7 @@ fn the_project_stays_within_its_budget() {
         ),
         Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),
         Row::listed("documentation without a verb", 180, lines_with(&sources, begins_vaguely)),
-        Row::listed("definitions under names to retire", 61, names_to_retire(&code)),
+        Row::listed("definitions under names to retire", 59, names_to_retire(&code)),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();
     assert!(over.is_empty(), "{}", over.join("\n"));
