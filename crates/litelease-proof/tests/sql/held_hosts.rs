@@ -1,5 +1,6 @@
 //! Holds in SQL in real hosts: Python, Node, Ruby, PHP, Go and Java, which compute, fork, stop,
-//! exit and are killed. No host renews anything itself. `make test-hosts` runs those in Go and Java.
+//! exit and are killed. No host renews anything itself. `make test-hosts` runs those in Go and
+//! Java.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
