@@ -95,7 +95,7 @@ def load(connection: sqlite3.Connection) -> None:
     """Loads the extension into a connection, so that its statements can call ``litelease_claim`` and the rest.
 
     Many Pythons are built without ``enable_load_extension``; there this is an error, while everything else works, apart from
-    guards by connection.
+    guards by connection. On a file that ``litelease.open`` has opened it works in every Python.
     """
     _load(session_of(connection), None, "use litelease.Litelease(conn), Pools, hold() or Tracker instead, which work without it")
 
