@@ -9,7 +9,7 @@ use litelease::{HoldError, HoldOptions, Litelease};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// The old version: works until somebody asks for the lease, and then leaves everything in order.
+/// The old version: works until another asks for the lease, and then leaves everything in order.
 fn old_version() -> Result<(), HoldError> {
     let db = Litelease::open_own("app.sqlite3")?;
     let held = db.hold("import", HoldOptions::new(TTL).wait(Duration::MAX))?;

@@ -11,7 +11,7 @@ litelease run --ttl 30s --progress-within 5m --max-time 2h crawl -- sh -c '
   done
 '
 
-# A job that says nothing is ended before anybody else can be granted the name.
+# A job that says nothing is ended before another owner can be granted the name.
 code=0
 litelease -q run --ttl 2s --progress-within 1s crawl -- sleep 60 || code=$?
 echo "stuck: exit code $code"

@@ -16,7 +16,7 @@ fn main() -> Result<(), HoldError> {
         // a service loops for ever
         match shards.next(Duration::from_secs(60))? {
             Some(ShardEvent::Assigned { shard, token, checkpoint }) => {
-                // Start where the last owner stopped, whoever that was.
+                // Start where the last owner stopped, in whichever process.
                 let row = match checkpoint.map(|last| last.value) {
                     Some(Value::Integer(row)) => row,
                     _ => 0,

@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let token = conn.immediate_transaction(|conn| {
         let claim = diesel::select(litelease_claim("import", "a", 30_000));
-        let token: Option<i64> = claim.get_result(conn)?; // None: somebody else has it
+        let token: Option<i64> = claim.get_result(conn)?; // None: another owner has it
         diesel::sql_query("INSERT INTO jobs VALUES (?)")
             .bind::<Nullable<BigInt>, _>(token)
             .execute(conn)?;

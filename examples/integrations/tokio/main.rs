@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let db = Litelease::open_own("app.sqlite3")?;
         db.hold("import", HoldOptions::new(Duration::from_secs(30)).wait(Duration::from_secs(5)))
     });
-    let held = held.await??; // from here on a thread of the crate renews it; nobody has to block
+    let held = held.await??; // from here on a thread of the crate renews it; no other thread has to block
 
     let (tell, lost) = oneshot::channel::<Lost>();
     held.on_lost(move |lost| _ = tell.send(lost.clone()));
