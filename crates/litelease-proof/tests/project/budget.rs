@@ -101,11 +101,11 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::counted(
             "lines of shipped Rust",
-            54_460,
+            54_330,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
         Row::counted("lines of the Python package", 6_130, python_lines()),
-        Row::listed("functions over 60 lines", 15, code.iter().flat_map(long_functions).collect()),
+        Row::listed("functions over 60 lines", 7, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 100, public_names()),
         Row::listed("items that documentation hides", 26, hidden_items(&sources)),
@@ -116,8 +116,8 @@ fn the_project_stays_within_its_budget() {
             lines_with(&sources, |line| is_comment(line) && has_vague_word(line)),
         ),
         Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),
-        Row::listed("documentation without a verb", 180, lines_with(&sources, begins_vaguely)),
-        Row::listed("definitions under names to retire", 59, names_to_retire(&code)),
+        Row::listed("documentation without a verb", 172, lines_with(&sources, begins_vaguely)),
+        Row::listed("definitions under names to retire", 54, names_to_retire(&code)),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();
     assert!(over.is_empty(), "{}", over.join("\n"));
