@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Iterator
@@ -209,3 +210,151 @@ def test_a_file_that_stays_locked_does_not_keep_the_interpreter_from_ending(db: 
             assert holder.wait(20) == 0
         other.execute("ROLLBACK")
     assert db.owner("x") is not None
+
+
+# Daemon threads go on until the interpreter is gone. One that comes back to Python inside the library then would be ended in
+# the middle of it, and the process would abort.
+DAEMONS = """
+import sys, threading, time, litelease
+def work(number):
+    db = litelease.open(sys.argv[1])
+    while True:
+        try:
+            with db.hold(f"x{number % 3}", ttl=60, wait=1) as held:
+                held.check()
+            db.claim("plain", "a", ttl=60)
+        except Exception:
+            pass
+for number in range(12):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+time.sleep(0.5)
+"""
+
+
+def test_daemon_threads_that_go_on_do_not_abort_the_end_of_the_interpreter(path: Path) -> None:
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", DAEMONS, path], capture_output=True, timeout=60, text=True)
+        assert done.returncode == 0, done
+
+
+def test_a_grant_that_comes_after_its_connection_was_closed_is_released(db: Litelease, path: Path) -> None:
+    first, other = db.hold("x", ttl=60), litelease.open(path)
+    held: list[litelease.Held] = []
+    waiter = threading.Thread(target=lambda: held.append(other.hold("x", ttl=60, wait=60)))
+    waiter.start()
+    time.sleep(0.3)  # let it wait
+    other.conn.close()
+    first.release()
+    waiter.join()
+    with pytest.raises(Lost, match="its connection was closed"):
+        held[0].check()
+    assert is_freed(db, "x")
+
+
+@pytest.mark.parametrize("how", ["release", "close"])
+def test_a_hold_that_ends_during_a_handover_does_not_come_back(db: Litelease, path: Path, how: str) -> None:
+    other = litelease.open(path)
+    held, writer = db.hold("x", ttl=60), sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    errors: list[BaseException] = []
+
+    def give() -> None:
+        try:
+            held.hand_over(60)
+        except litelease.LiteleaseError as error:
+            errors.append(error)
+
+    giver = threading.Thread(target=give)
+    giver.start()
+    time.sleep(0.3)  # let it wait for the file
+    held.release() if how == "release" else db.conn.close()
+    writer.execute("ROLLBACK")
+    giver.join()
+    assert len(errors) == 1
+    with pytest.raises(Lost):
+        held.check()
+    assert is_freed(other, "x")
+
+
+def test_waiting_for_the_loss_of_a_hold_does_not_keep_it(db: Litelease, path: Path) -> None:
+    lost = litelease.open(path).hold("x", ttl=60).lost
+    threading.Thread(target=lost.wait, daemon=True).start()
+    gc.collect()
+    assert is_freed(db, "x")
+    assert not lost.is_set(), "it was released"
+
+
+def test_ctrl_c_ends_a_release_that_waits_for_a_locked_file(db: Litelease, path: Path) -> None:
+    held, writer = db.hold("x", ttl=60), sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    handled: list[float] = []
+
+    def handler(*_: object) -> None:
+        handled.append(time.monotonic())
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    begin = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            held.release()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        writer.execute("ROLLBACK")
+    # By itself the release would try for 5 seconds.
+    assert handled[0] < begin + 4
+    assert is_freed(db, "x"), "the keeper releases it"
+
+
+FORKS_IN_A_HANDLER = """
+import os, signal, sys, time, litelease
+db, children = litelease.open(sys.argv[1]), []
+first = db.hold("x", ttl=60)
+def handler(*_):
+    children.append(os.fork())
+    if children[-1] == 0:
+        sys.exit(0)
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+try:
+    litelease.open(sys.argv[1]).hold("x", ttl=60, wait=0.6)
+except litelease.HoldTimeout:
+    pass
+begin = time.monotonic()
+os.waitpid(children[0], 0)
+# At its end the child would have waited 30 seconds for a call that was its parent's.
+sys.exit(time.monotonic() - begin > 20)
+"""
+
+
+def test_a_child_that_is_forked_inside_a_wait_ends_at_once(path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS_IN_A_HANDLER, path], capture_output=True, timeout=60, text=True)
+    assert done.returncode == 0, done
+
+
+SUB_INTERPRETER = """
+import sys, litelease, _xxsubinterpreters as interpreters
+db = litelease.open(sys.argv[1])
+held = db.hold("x", ttl=60)
+code = f"import sys; sys.path[:] = {sys.path!r}; import litelease; held = litelease.open({sys.argv[1]!r}).hold('y', ttl=60)"
+inner = interpreters.create()
+interpreters.run_string(inner, code)
+assert db.owner("y") is not None
+interpreters.destroy(inner)
+held.check()
+assert db.owner("y") is None
+"""
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the module has another name elsewhere")
+def test_the_end_of_a_sub_interpreter_ends_its_own_holds_alone(path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SUB_INTERPRETER, path], capture_output=True, timeout=60, text=True)
+    assert done.returncode == 0, done
+
+
+def test_a_time_that_is_no_number_is_refused(db: Litelease) -> None:
+    for wait in (float("nan"), -float("nan")):
+        with pytest.raises(litelease.InvalidTtl, match="a number of seconds"):
+            db.hold("x", ttl=60, wait=wait)
+    assert db.owner("x") is None

@@ -234,8 +234,13 @@ impl Held {
 
     /// Releases the lease like [`release`](Held::release), and tries here for this long.
     pub fn release_within(self, time: Duration) -> Result<(), Lost> {
+        self.release_while(time, || true)
+    }
+
+    /// Releases the lease, and tries here for this long, or until `goes_on` returns false.
+    pub fn release_while(self, time: Duration, goes_on: impl Fn() -> bool) -> Result<(), Lost> {
         self.is_released.store(true, Ordering::SeqCst);
-        self.kept.release(time).map_err(|reason| self.as_lost(reason))
+        self.kept.release_while(time, goes_on).map_err(|reason| self.as_lost(reason))
     }
 
     fn as_lost(&self, reason: Loss) -> Lost {

@@ -484,6 +484,12 @@ impl Kept {
     /// A renewal that is under way may be stored before or after: the row rejects one that comes
     /// later.
     pub fn release(&self, time: Duration) -> Result<(), Loss> {
+        self.release_while(time, || true)
+    }
+
+    /// Releases like [`release`](Kept::release), and leaves it to the keeper as soon as `goes_on`
+    /// returns false. It is asked between two tries.
+    pub fn release_while(&self, time: Duration, goes_on: impl Fn() -> bool) -> Result<(), Loss> {
         if self.hold.is_forked() {
             return Err(Loss::Forked);
         }
@@ -493,7 +499,7 @@ impl Kept {
         loop {
             let left = time.saturating_sub(clock.now().saturating_sub(begin));
             match group.with_rows(|rows| rows.release(self.hold.grant(), left)) {
-                Err(trouble) if trouble.may_pass() && !left.is_zero() => {
+                Err(trouble) if trouble.may_pass() && !left.is_zero() && goes_on() => {
                     clock.sleep(group.beside.as_ref().map_or(CALLER_PAUSE, |_| RELEASE_PAUSE));
                 }
                 Err(trouble) if trouble.may_pass() => {

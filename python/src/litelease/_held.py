@@ -82,21 +82,21 @@ def locked(name: str) -> sqlite3.OperationalError:
 
 
 class LossEvent:
-    """Tells from any thread whether a hold is lost, like a ``threading.Event``."""
+    """Tells from any thread whether a hold is lost, like a ``threading.Event``. It keeps no hold alive."""
 
     def __init__(self, native: object) -> None:
-        self._native = native
+        self._event = _library.event(native)
 
     def is_set(self) -> bool:
         """Checks whether it is lost."""
-        over = _library.held_check(self._native)
+        over = _library.event_check(self._event)
         return over is not None and over[0] not in _ENDS
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until it is lost, for at most ``timeout`` seconds. Returns whether it is."""
         end = float("inf") if timeout is None else clock() + timeout
         while not self.is_set() and (left := end - clock()) > 0:
-            if _library.held_wait(self._native, left):
+            if _library.event_wait(self._event, left):
                 time.sleep(min(left, _LISTEN_EVERY))  # it has ended in another way
         return self.is_set()
 
@@ -173,8 +173,8 @@ class Held(Holding):
     of what was granted and at least 50 ms. After that ``check()`` raises ``Lost``, whatever the database would say. ``lost`` is
     an event that is set then.
 
-    Keep the object. A hold that is no longer referred to is released, and so is one whose connection was closed, and
-    every one when the interpreter ends. A process that ends without that (``kill -9``, a SIGTERM without a handler,
+    Keep the object. A hold that is no longer referred to is released, and so is one whose connection was closed (with a
+    cursor that was left half-read, SQLite closes it when that is freed), and every one when the interpreter ends. A process that ends without that (``kill -9``, a SIGTERM without a handler,
     ``os._exit``) releases nothing: then the lease ends with its ttl, or earlier if a waiter on the same host sees that the
     process is gone.
     """
@@ -276,7 +276,7 @@ class _Listener:
         """Listens until the hold is over."""
         told: tuple[str, int] | None = None
         while (held := self._held()) is not None and _library.held_check(held._native) is None:
-            native, found = held._native, _library.held_requested(held._native)
+            event, found = held.lost, _library.held_requested(held._native)
             del held
             if found != told:
                 told = found
@@ -284,5 +284,4 @@ class _Listener:
                     # A callback that is slow or fails must not keep the next request from being heard.
                     info, name = RequestInfo(found[0], found[1], self._token), "litelease request"
                     threading.Thread(target=self._tell, args=(info,), name=name, daemon=True).start()
-            _library.held_wait(native, _LISTEN_EVERY)
-            del native
+            _library.event_wait(event._event, _LISTEN_EVERY)

@@ -70,7 +70,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     init = _library.litelease_python_init
     init.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.py_object, ctypes.py_object]
     init.restype = ctypes.py_object
-    classes = (None, str, int, float, bytes, sqlite3.Error, tuple, list, TypeError, ResourceWarning)
+    classes = (None, str, int, float, bytes, sqlite3.Error, tuple, list, TypeError, ResourceWarning, LiteleaseError)
     made: dict[str, Callable[..., Any]] = init((ctypes.c_void_p * len(names))(*addresses), classes, _fail)
     return made
 
@@ -114,7 +114,9 @@ held_progress: Callable[[object], "tuple[str, str] | None"] = _made["held_progre
 held_release: Callable[[object], "tuple[str, str] | int"] = _made["held_release"]
 held_hand_over: Callable[[object, int], Any] = _made["held_hand_over"]
 held_requested: Callable[[object], "tuple[str, int] | None"] = _made["held_requested"]
-held_wait: Callable[[object, float], bool] = _made["held_wait"]
+event: Callable[[object], object] = _made["event"]
+event_check: Callable[[object], "tuple[str, str] | None"] = _made["event_check"]
+event_wait: Callable[[object, float], bool] = _made["event_wait"]
 clock: Callable[[], float] = _made["clock"]
 trust_begin: Callable[[str, str, int, float, float], object] = _made["trust_begin"]
 trust_until: Callable[[object], float] = _made["trust_until"]

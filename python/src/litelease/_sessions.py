@@ -51,6 +51,7 @@ class Session(Holding):
         self._take(_library.session_open(self._path, identity, ttl_ms, replace, number_of(self._conn), None))
         # After the session: one that is dropped releases all names at once.
         self._names: dict[str, SessionName] = {}
+        self._most_names = 64
 
     @property
     def identity(self) -> str:
@@ -68,6 +69,12 @@ class Session(Holding):
         Raises ``HoldTimeout`` if another owner has it, or this session already. If the session can no longer be renewed, nothing
         is written, and everything is ``Lost``.
         """
+        if len(self._names) >= self._most_names:
+            # What is over is forgotten now and then: a session may live for years.
+            for known, held in list(self._names.items()):
+                if _library.held_check(held._native) is not None and self._names.get(known) is held:
+                    self._names.pop(known, None)
+            self._most_names = 64 + 2 * len(self._names)
         claimed = self._names[name] = SessionName(self, name)
         return claimed
 

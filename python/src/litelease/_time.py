@@ -13,7 +13,10 @@ _MAX = 2**63 - 1
 
 def in_seconds(time: Seconds) -> float:
     """Converts a number of seconds or a ``timedelta``."""
-    return time.total_seconds() if isinstance(time, datetime.timedelta) else time
+    seconds = time.total_seconds() if isinstance(time, datetime.timedelta) else time
+    if seconds != seconds:
+        raise InvalidTtl(f"a time must be a number of seconds, got {seconds}")
+    return seconds
 
 
 def in_ms(name: str, ttl: Seconds | None, ttl_ms: int | None, what: str = "ttl") -> int:
@@ -23,7 +26,7 @@ def in_ms(name: str, ttl: Seconds | None, ttl_ms: int | None, what: str = "ttl")
     if ttl_ms is None:
         assert ttl is not None
         ttl = in_seconds(ttl)
-        if ttl != ttl or ttl in (float("inf"), float("-inf")):
+        if ttl in (float("inf"), float("-inf")):
             raise InvalidTtl(f"{name!r}: the {what} must be a number of seconds, got {ttl}")
         ttl_ms = -int(-ttl * 1000 // 1)
     if ttl_ms > _MAX:

@@ -14,7 +14,7 @@ use crate::python::api::{
 use crate::python::holds::{Ending, ends_with, failed, file_at, in_duration, name_at, run};
 use crate::python::session::Failed;
 use crate::python::values::to_integer;
-use crate::python::{Context, context, guarded, raise};
+use crate::python::{Context, guarded, raise};
 
 struct PythonReader(OfProcess<CachedReader>);
 
@@ -35,10 +35,7 @@ impl Ending for PythonReader {
 /// Begins to watch a file for a reader. Its arguments are the path, the name, and the ttl in ms.
 /// Answers the capsule and the reader text.
 pub(crate) unsafe extern "C" fn open(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let given = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, given| {
         let (file, name) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
         let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
         let made = run(context, &file, &context.names.none()?, |aside| {
@@ -49,7 +46,7 @@ pub(crate) unsafe extern "C" fn open(shared: Raw, arguments: Raw) -> Raw {
                 let text = string(reader.reader())?;
                 let reader = Arc::new(PythonReader(OfProcess::new(reader)));
                 let weak: Weak<PythonReader> = Arc::downgrade(&reader);
-                ends_with(None, weak);
+                ends_with(context, None, weak);
                 tuple(vec![capsule_of(reader)?, text])
             }
             Err(error) => raise(context, failed(error)),
@@ -64,10 +61,7 @@ fn with_reader(
     arguments: Raw,
     work: impl FnOnce(&'static Context, &CachedReader, &Object) -> Result<Object>,
 ) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let arguments = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, arguments| {
         let reader = in_capsule::<PythonReader>(&arguments.item(0)?)?;
         let refused = match reader.0.get() {
             Some(reader) if !reader.is_closed() => return work(context, reader, &arguments),
@@ -109,10 +103,8 @@ pub(crate) unsafe extern "C" fn give_way(shared: Raw, arguments: Raw) -> Raw {
 
 /// Gives the read up for good.
 pub(crate) unsafe extern "C" fn close(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let capsule = Object::borrowed(arguments)?.item(0)?;
+    guarded(shared, arguments, |context, given| {
+        let capsule = given.item(0)?;
         let reader = in_capsule::<PythonReader>(&capsule)?;
         without_gil(|| drop(reader.end("", "")));
         context.names.none()

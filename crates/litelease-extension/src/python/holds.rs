@@ -28,7 +28,8 @@ use crate::python::api::{
 use crate::python::library::found;
 use crate::python::session::Failed;
 use crate::python::values::to_integer;
-use crate::python::{Context, context, guarded, raise};
+use crate::python::waiting::seconds;
+use crate::python::{Context, at_once, guarded, raise};
 
 const CLOSER: &CStr = c"litelease.closer";
 
@@ -61,8 +62,8 @@ enum State {
     Held(Box<Held>, Option<Arc<SessionMembers>>),
     /// It is on a server, and Python renews it.
     OnServer(Arc<Hold>),
-    /// It is being handed over.
-    Moving,
+    /// It is being handed over, and how it ends if that fails: it was to end meanwhile.
+    Moving(Option<(&'static str, String)>),
     /// It has ended like this.
     Ended { kind: &'static str, text: String },
 }
@@ -76,11 +77,18 @@ pub(super) trait Ending: Send + Sync {
 /// The handles of a connection.
 type Endings = Vec<Weak<dyn Ending>>;
 
-/// The handles of each connection, by a number that Python gives the connection; those that belong
-/// to no connection, by 0.
-static OF_CONNECTION: Mutex<BTreeMap<i64, Endings>> = Mutex::new(BTreeMap::new());
+/// The handles of each connection of an interpreter that is open, by a number that Python gives the
+/// connection; those that belong to no connection, by 0.
+static OF_CONNECTION: Mutex<BTreeMap<Key, Endings>> = Mutex::new(BTreeMap::new());
 
-const ENDING: &str = "the interpreter is shutting down";
+/// A connection: the address of what its interpreter shares, and its number there.
+type Key = (usize, i64);
+
+fn key(context: &Context, number: i64) -> Key {
+    (std::ptr::from_ref(context) as usize, number)
+}
+
+const RELEASED: &str = "it was released";
 pub(super) const NO_LIBRARY: &str = "this Python's sqlite3 does not let Litelease open a connection of its own: its SQLite is \
                           neither a shared library nor able to load extensions";
 
@@ -91,10 +99,7 @@ pub(super) const NO_LIBRARY: &str = "this Python's sqlite3 does not let Liteleas
 /// Answers the capsule with owner, token and expiry; or owner, token and expiry of the lease that
 /// is in the way; or None if it was stopped.
 pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let given = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, given| {
         let asked = Asked::read(context, &given)?;
         let number = optional(context, &given.item(9)?);
         let Waited { answer, was_stopped } =
@@ -124,10 +129,7 @@ pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
 /// Answers the capsule with the id of the lease, the token, the expiry and the number of the slot;
 /// or 0 if none came free; or None if it was stopped.
 pub(crate) unsafe extern "C" fn hold_slot(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let given = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, given| {
         let (file, pool) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
         let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
         let (wait, note) = (seconds(&given.item(3)?), given.item(4)?);
@@ -142,7 +144,7 @@ pub(crate) unsafe extern "C" fn hold_slot(shared: Raw, arguments: Raw) -> Raw {
             Ok(Some((held, position))) => {
                 let (lease, token) = (held.grant().secret.clone(), held.token());
                 let expires_at_ms = held.expires_at_ms();
-                let capsule = capsule_of(held, None, optional(context, &given.item(5)?))?;
+                let capsule = capsule_of(context, held, None, optional(context, &given.item(5)?))?;
                 let numbers = [token, expires_at_ms, position].map(integer);
                 let all = [Ok(capsule), string(&lease)].into_iter().chain(numbers);
                 tuple(all.collect::<Result<_>>()?)
@@ -155,10 +157,7 @@ pub(crate) unsafe extern "C" fn hold_slot(shared: Raw, arguments: Raw) -> Raw {
 /// Opens a session. Its arguments are the path, the identity, the ttl in ms, whether it replaces
 /// another, the number of the connection or None, and None. Answers as [`hold`] does.
 pub(crate) unsafe extern "C" fn session_open(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let given = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, given| {
         let (file, identity) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
         let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
         let (replaces, number) = (given.item(3)?.is_true()?, optional(context, &given.item(4)?));
@@ -199,7 +198,7 @@ fn answer_hold(
         Ok((held, session)) => {
             let (owner, token) = (held.owner().to_owned(), held.token());
             let expires_at_ms = held.expires_at_ms();
-            let capsule = capsule_of(held, session, number)?;
+            let capsule = capsule_of(context, held, session, number)?;
             tuple(vec![capsule, string(&owner)?, integer(token)?, integer(expires_at_ms)?])
         }
         Err(HoldError::Busy(current)) => lease_tuple(&current),
@@ -212,10 +211,7 @@ fn answer_hold(
 /// token and expiry of the grant, or False with those of the lease that is in the way; or None if
 /// it was stopped.
 pub(crate) unsafe extern "C" fn claim_wait(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let given = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, given| {
         let asked = Asked::read(context, &given)?;
         let Waited { answer, was_stopped } =
             run(context, &asked.file, &given.item(10)?, |aside| {
@@ -289,7 +285,6 @@ pub(super) fn run<T>(
     stop: &Object,
     ask: impl FnOnce(&Aside<'_>) -> T,
 ) -> Result<Waited<T>> {
-    let Some(_counted) = context.calls.begin() else { return Err(ending(context)) };
     let_children_hold();
     stay_loaded(file);
     let gil = Gil::default();
@@ -333,12 +328,6 @@ impl Context {
             self.names.type_error(&format!("{text}, got {}", given.shown()))
         })
     }
-}
-
-/// Raises that the interpreter ends.
-pub(super) fn ending(context: &Context) -> Raised {
-    let _ = raise(context, Failed::Kind("LiteleaseError", ENDING.into()));
-    Raised
 }
 
 /// Returns the file at a path, for connections of our own.
@@ -410,7 +399,7 @@ impl PythonHeld {
         match &*self.state() {
             State::Held(held, _) => held.check().err().map(|lost| of_loss(&lost.reason)),
             State::OnServer(hold) => hold.check(SystemClock.now()).err().map(|loss| of_loss(&loss)),
-            State::Moving => Some(handed_over()),
+            State::Moving(_) => Some(handed_over()),
             State::Ended { kind, text } => Some((*kind, text.clone())),
         }
     }
@@ -489,6 +478,9 @@ impl Ending for PythonHeld {
             *state = State::Ended { kind, text };
             return None;
         }
+        if let State::Moving(end) = &mut *state {
+            end.get_or_insert((kind, text.to_owned()));
+        }
         let State::Held(held, _) = &*state else { return None };
         // What was lost before stays lost for that reason.
         let lost = held.check().err().map(|lost| of_loss(&lost.reason));
@@ -504,8 +496,25 @@ impl Drop for PythonHeld {
     fn drop(&mut self) {
         // A forked process leaves it alone: its locks may be taken for ever.
         if self.process != std::process::id() {
-            let state = std::mem::replace(&mut self.state, Mutex::new(State::Moving));
+            let state = std::mem::replace(&mut self.state, Mutex::new(State::Moving(None)));
             std::mem::forget(state);
+        }
+    }
+}
+
+impl PythonHeld {
+    /// Goes on with a hold that could not be handed over. Returns it if it was to end meanwhile.
+    fn take_back(&self, held: Held) -> Option<Held> {
+        let mut state = self.state();
+        match std::mem::replace(&mut *state, State::Moving(None)) {
+            State::Moving(Some((kind, text))) => {
+                *state = State::Ended { kind, text };
+                Some(held)
+            }
+            _ => {
+                *state = State::Held(Box::new(held), None);
+                None
+            }
         }
     }
 }
@@ -519,19 +528,24 @@ const NEVER: i64 = -1;
 
 /// Makes the capsule of a hold.
 fn capsule_of(
+    context: &Context,
     held: Held,
     session: Option<Arc<SessionMembers>>,
     number: Option<i64>,
 ) -> Result<Object> {
     let is_warned_of = number != Some(NEVER);
-    capsule(&PythonHeld::new(held, session, is_warned_of), number)
+    capsule(context, &PythonHeld::new(held, session, is_warned_of), number)
 }
 
 /// Makes a capsule of a hold, which ends with the connection of this number.
-pub(super) fn capsule(held: &Arc<PythonHeld>, number: Option<i64>) -> Result<Object> {
+pub(super) fn capsule(
+    context: &Context,
+    held: &Arc<PythonHeld>,
+    number: Option<i64>,
+) -> Result<Object> {
     if number != Some(NEVER) {
         let weak: Weak<PythonHeld> = Arc::downgrade(held);
-        ends_with(number, weak);
+        ends_with(context, number, weak);
     }
     api::capsule_of(held.clone())
 }
@@ -547,30 +561,40 @@ fn warn_of(held: &PythonHeld) {
     api::warn_of_resource(&text);
 }
 
-/// Has a handle end with a connection.
-pub(super) fn ends_with(number: Option<i64>, handle: Weak<dyn Ending>) {
+/// Has a handle end with a connection; at once if that was closed while the handle was waited for.
+pub(super) fn ends_with(context: &Context, number: Option<i64>, handle: Weak<dyn Ending>) {
     let mut all = of_connections();
-    let handles = all.entry(number.unwrap_or(0)).or_default();
-    handles.retain(|handle| handle.strong_count() > 0);
-    handles.push(handle);
+    if number.is_none() {
+        all.entry(key(context, 0)).or_default();
+    }
+    if let Some(handles) = all.get_mut(&key(context, number.unwrap_or(0))) {
+        handles.retain(|handle| handle.strong_count() > 0);
+        handles.push(handle);
+        return;
+    }
+    drop(all);
+    end_all([handle], "Closed", CLOSED);
 }
 
-fn of_connections() -> MutexGuard<'static, BTreeMap<i64, Endings>> {
+const CLOSED: &str = "its connection was closed";
+
+fn of_connections() -> MutexGuard<'static, BTreeMap<Key, Endings>> {
     OF_CONNECTION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes a capsule that ends the holds of a connection when it is freed. SQLite frees it when the
 /// connection closes, as the data of a function.
-pub(crate) unsafe extern "C" fn closer(_: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        let number = to_integer(&Object::borrowed(arguments)?.item(0)?).unwrap_or(0);
-        let number = Box::into_raw(Box::new(number));
-        // SAFETY: the capsule frees the number with its destructor.
+pub(crate) unsafe extern "C" fn closer(shared: Raw, arguments: Raw) -> Raw {
+    guarded(shared, arguments, |context, given| {
+        let key = key(context, to_integer(&given.item(0)?).unwrap_or(0));
+        of_connections().entry(key).or_default();
+        let key = Box::into_raw(Box::new(key));
+        // SAFETY: the capsule frees the key with its destructor.
         unsafe {
             let free = Some(free_closer as unsafe extern "C" fn(Raw));
-            let capsule = (py().PyCapsule_New)(number.cast(), CLOSER.as_ptr(), free);
+            let capsule = (py().PyCapsule_New)(key.cast(), CLOSER.as_ptr(), free);
             if capsule.is_null() {
-                drop(Box::from_raw(number));
+                drop(Box::from_raw(key));
             }
             Object::owned(capsule)
         }
@@ -579,20 +603,23 @@ pub(crate) unsafe extern "C" fn closer(_: Raw, arguments: Raw) -> Raw {
 
 unsafe extern "C" fn free_closer(capsule: Raw) {
     // SAFETY: Python calls it once, for a capsule of `closer`.
-    let number = unsafe {
-        let number = (py().PyCapsule_GetPointer)(capsule, CLOSER.as_ptr());
-        if number.is_null() {
+    let key = unsafe {
+        let key = (py().PyCapsule_GetPointer)(capsule, CLOSER.as_ptr());
+        if key.is_null() {
             return;
         }
-        Box::from_raw(number.cast::<i64>())
+        Box::from_raw(key.cast::<Key>())
     };
-    let work = || end_all(of_connections().remove(&*number), "Closed", "its connection was closed");
+    let work = || {
+        let handles = of_connections().remove(&*key);
+        end_all(handles.into_iter().flatten(), "Closed", CLOSED);
+    };
     let _ = catch_unwind(AssertUnwindSafe(work));
 }
 
 /// Ends holds, and releases them.
-fn end_all(holds: Option<Endings>, kind: &'static str, text: &str) {
-    let holds = holds.into_iter().flatten().filter_map(|held| held.upgrade()?.end(kind, text));
+fn end_all(handles: impl IntoIterator<Item = Weak<dyn Ending>>, kind: &'static str, text: &str) {
+    let holds = handles.into_iter().filter_map(|handle| handle.upgrade()?.end(kind, text));
     // All are over before the first is released.
     let holds: Vec<Held> = holds.collect();
     release_until(holds, Instant::now() + AT_END);
@@ -602,32 +629,31 @@ fn end_all(holds: Option<Endings>, kind: &'static str, text: &str) {
 /// Ends the holds of a connection, by its number, or all, without waiting for a locked file for
 /// long.
 pub(crate) unsafe extern "C" fn end_holds(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let number = optional(context, &Object::borrowed(arguments)?.item(0)?);
-        let holds = {
-            let mut all = of_connections();
-            match number {
-                Some(number) => all.remove(&number),
-                None => Some(std::mem::take(&mut *all).into_values().flatten().collect()),
-            }
+    guarded(shared, arguments, |context, given| {
+        let number = optional(context, &given.item(0)?);
+        let (first, last) = match number {
+            Some(number) => (number, number),
+            None => (i64::MIN, i64::MAX),
         };
-        without_gil(|| end_all(holds, "Released", "it was released"));
+        // Those of other interpreters go on.
+        let ours = key(context, first)..=key(context, last);
+        let mut handles = Vec::new();
+        for (_, of_one) in of_connections().range_mut(ours) {
+            handles.append(of_one);
+        }
+        without_gil(|| end_all(handles, "Released", RELEASED));
         context.names.none()
     })
 }
 
-/// Calls `work` with the hold of a capsule and the other arguments.
+/// Calls `work` with the hold of a capsule and the other arguments. What gives the GIL up counts
+/// itself.
 fn with_held(
     shared: Raw,
     arguments: Raw,
     work: impl FnOnce(&'static Context, &PythonHeld, &Object) -> Result<Object>,
 ) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let arguments = Object::borrowed(arguments)?;
+    at_once(shared, arguments, |context, arguments| {
         work(context, &*api::in_capsule::<PythonHeld>(&arguments.item(0)?)?, &arguments)
     })
 }
@@ -673,9 +699,17 @@ pub(crate) unsafe extern "C" fn progress(shared: Raw, arguments: Raw) -> Raw {
 /// is locked. Then the keeper goes on trying.
 pub(crate) unsafe extern "C" fn release(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| {
-        let Some(held) = held.end("Released", "it was released") else { return integer(0) };
-        let mut answer = Ok(());
-        without_gil(|| answer = held.release_within(RELEASE));
+        let _counted = context.begin()?;
+        let Some(held) = held.end("Released", RELEASED) else { return integer(0) };
+        let (gil, raised) = (Gil::default(), Cell::new(false));
+        let goes_on = || {
+            gil.taken(|| raised.set(raised.get() || check_signals().is_err()));
+            !raised.get() && !context.calls.are_ending()
+        };
+        let answer = gil.released(|| held.release_while(RELEASE, goes_on));
+        if raised.get() {
+            return Err(Raised);
+        }
         match answer {
             Err(lost) if lost.reason.may_pass() => over(context, Some(of_loss(&lost.reason))),
             // A lease that was lost is left alone.
@@ -693,9 +727,11 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
             return over(context, Some(reason));
         }
         // From here on the requester may trust it.
-        let State::Held(moving, _) = std::mem::replace(&mut *held.state(), State::Moving) else {
+        let State::Held(moving, _) = std::mem::replace(&mut *held.state(), State::Moving(None))
+        else {
             return over(context, Some(handed_over()));
         };
+        let _counted = context.begin()?;
         let mut answer = None;
         without_gil(|| answer = Some(moving.hand_over::<FileError>(ttl)));
         match answer {
@@ -705,7 +741,10 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
                 lease_tuple(&lease)
             }
             Some(Err((back, error))) => {
-                *held.state() = State::Held(Box::new(back), None);
+                if let Some(back) = held.take_back(back) {
+                    // It was to end meanwhile. If the file is locked, the keeper releases it.
+                    without_gil(|| drop(back));
+                }
                 let reason = match error {
                     HoldError::NotRequested => ("NotRequested", String::new()),
                     HoldError::Lost(lost) => of_loss(&lost.reason),
@@ -732,13 +771,56 @@ pub(crate) unsafe extern "C" fn requested(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-/// Waits until it is over, for so many seconds and for 50 ms at most. Answers whether it is.
-pub(crate) unsafe extern "C" fn wait_lost(shared: Raw, arguments: Raw) -> Raw {
-    with_held(shared, arguments, |context, held, arguments| {
-        let time = seconds(&arguments.item(1)?).min(SLICE);
+/// What the event of a hold knows. It keeps no hold alive.
+struct PythonEvent {
+    held: Weak<PythonHeld>,
+    lost: LossSignal,
+    process: u32,
+}
+
+impl api::InCapsule for PythonEvent {
+    const NAME: &'static CStr = c"litelease.event";
+}
+
+impl PythonEvent {
+    fn over(&self) -> Option<(&'static str, String)> {
+        if self.process != std::process::id() {
+            return Some(of_loss(&Loss::Forked));
+        }
+        match self.held.upgrade() {
+            Some(held) => held.over(),
+            None => {
+                let lost = self.lost.wait_timeout(Duration::ZERO);
+                Some(lost.map_or(("Released", RELEASED.into()), |loss| of_loss(&loss)))
+            }
+        }
+    }
+}
+
+/// Makes the event of a hold.
+pub(crate) unsafe extern "C" fn event(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |_, given| {
+        let held = api::in_capsule::<PythonHeld>(&given.item(0)?)?;
+        let (lost, process) = (held.lost.clone(), held.process);
+        api::capsule_of(Arc::new(PythonEvent { held: Arc::downgrade(&held), lost, process }))
+    })
+}
+
+/// Answers None, or why its hold is over.
+pub(crate) unsafe extern "C" fn event_check(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |context, given| {
+        over(context, api::in_capsule::<PythonEvent>(&given.item(0)?)?.over())
+    })
+}
+
+/// Waits until its hold is over, for so many seconds and for 50 ms at most. Answers whether it is.
+pub(crate) unsafe extern "C" fn event_wait(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |context, given| {
+        let event = api::in_capsule::<PythonEvent>(&given.item(0)?)?;
+        let time = seconds(&given.item(1)?).min(SLICE);
         let Some(_counted) = context.calls.begin() else { return integer(1) };
-        without_gil(|| drop(held.lost.wait_timeout(time)));
-        integer(i64::from(held.over().is_some()))
+        without_gil(|| drop(event.lost.wait_timeout(time)));
+        integer(i64::from(event.over().is_some()))
     })
 }
 
@@ -792,12 +874,4 @@ pub(super) fn optional(context: &Context, given: &Object) -> Option<i64> {
 
 pub(super) fn in_duration(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
-}
-
-/// Reads a number of seconds. What is no number counts as none.
-pub(super) fn seconds(number: &Object) -> Duration {
-    // SAFETY: the object is alive.
-    let number = unsafe { (py().PyFloat_AsDouble)(number.as_raw()) };
-    api::clear();
-    Duration::try_from_secs_f64(number.min(1e9)).unwrap_or(Duration::ZERO)
 }

@@ -12,7 +12,7 @@ use litelease_store::Api;
 use litelease_sys::functions_of;
 
 use crate::python::api::{self, Object, Raw, Result};
-use crate::python::{context, guarded};
+use crate::python::guarded;
 use crate::routines::Routines;
 use crate::{OLDEST, libraries, place_of};
 
@@ -26,10 +26,8 @@ pub(crate) fn found() -> Option<&'static Api> {
 /// Finds the library. Its arguments are the file of the module `_sqlite3`, or None if it has none,
 /// and a function that opens and closes a database by its URI. Answers whether there is one.
 pub(crate) unsafe extern "C" fn find_library(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let names = unsafe { &context(shared)?.names };
-        let arguments = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, arguments| {
+        let names = &context.names;
         let (file, open) = (arguments.item(0)?, arguments.item(1)?);
         if found().is_none() {
             let file = match names.is_none(&file) {

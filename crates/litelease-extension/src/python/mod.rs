@@ -36,7 +36,7 @@ use litelease_hold::{HolderKind, Identity, Window};
 
 use crate::python::api::{Method, NAMES, Object, Raised, Raw, Result, VARARGS, py, string};
 use crate::python::session::{Call, Failed, Session};
-use crate::python::turn::Calls;
+use crate::python::turn::{Calls, Counted};
 use crate::python::values::{Names, to_integer};
 
 /// What the functions of one interpreter share. It is never freed.
@@ -69,7 +69,8 @@ pub extern "C" fn litelease_version() -> *const c_char {
 /// # Safety
 /// The GIL must be held. The addresses must be those of the functions that
 /// [`litelease_python_needs`] names, in their order; `classes` must be a tuple of `None`, `str`,
-/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list`, `TypeError` and `ResourceWarning`.
+/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list`, `TypeError`, `ResourceWarning` and
+/// `LiteleaseError`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn litelease_python_init(
     addresses: *const *const c_void,
@@ -78,7 +79,7 @@ pub unsafe extern "C" fn litelease_python_init(
 ) -> Raw {
     // SAFETY: as promised.
     unsafe { api::set_functions(addresses) };
-    guarded(|| {
+    caught(|| {
         let classes = Object::borrowed(classes)?;
         api::set_resource_warning(classes.item(9)?);
         let context = Context {
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 49] = [
+static METHODS: [Method; 51] = [
     method(c"session", c"session(opened)\n--\n\nMakes the handle of a session.", session),
     method(c"opened", c"opened(open)\n--\n\nOpens a connection, and returns how the library reaches it.", opened::opened),
     method(
@@ -159,7 +160,9 @@ static METHODS: [Method; 49] = [
     method(c"held_release", c"held_release(held)\n--\n\nReleases a hold.", holds::release),
     method(c"held_hand_over", c"held_hand_over(held, ttl_ms)\n--\n\nHands a hold over.", holds::hand_over),
     method(c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested),
-    method(c"held_wait", c"held_wait(held, seconds)\n--\n\nWaits until a hold is over.", holds::wait_lost),
+    method(c"event", c"event(held)\n--\n\nMakes the event of a hold, which does not keep it alive.", holds::event),
+    method(c"event_check", c"event_check(event)\n--\n\nReturns why a hold is over, if it is.", holds::event_check),
+    method(c"event_wait", c"event_wait(event, seconds)\n--\n\nWaits until a hold is over.", holds::event_wait),
     method(c"clock", c"clock()\n--\n\nReturns seconds on the clock that measures trust.", trust::clock),
     method(c"trust_begin", c"trust_begin(name, owner, token, ttl, start)\n--\n\nMakes the hold of a grant on a server.", trust::begin),
     method(c"trust_until", c"trust_until(held)\n--\n\nReturns until when a hold is trusted.", trust::until),
@@ -181,8 +184,38 @@ const fn method(
     Method { name: name.as_ptr(), function, flags: VARARGS, doc: doc.as_ptr() }
 }
 
+/// Does `work` for a function that Python calls, with what the functions share and the arguments.
+///
+/// The call is counted until its last use of Python: a thread that came back to an interpreter that
+/// is gone would be ended in the middle of it, which no library survives. Once the end has begun,
+/// the calls of other threads are refused.
+pub(crate) fn guarded(
+    shared: Raw,
+    arguments: Raw,
+    work: impl FnOnce(&'static Context, Object) -> Result<Object>,
+) -> Raw {
+    at_once(shared, arguments, |context, arguments| {
+        let _counted = context.begin()?;
+        work(context, arguments)
+    })
+}
+
+/// Does `work` like [`guarded`], for what keeps the GIL and runs no bytecode: it is neither counted
+/// nor refused.
+pub(crate) fn at_once(
+    shared: Raw,
+    arguments: Raw,
+    work: impl FnOnce(&'static Context, Object) -> Result<Object>,
+) -> Raw {
+    caught(|| {
+        // SAFETY: Python passes what the function was made with.
+        let context = unsafe { context(shared) }?;
+        work(context, Object::borrowed(arguments)?)
+    })
+}
+
 /// Does `work` for Python: null means that an exception is set.
-fn guarded(work: impl FnOnce() -> Result<Object>) -> Raw {
+fn caught(work: impl FnOnce() -> Result<Object>) -> Raw {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(answer)) => answer.into_raw(),
         Ok(Err(Raised)) => ptr::null_mut(),
@@ -194,6 +227,13 @@ fn guarded(work: impl FnOnce() -> Result<Object>) -> Raw {
 /// Has Python raise an error.
 pub(crate) fn raise(context: &Context, failed: Failed) -> Result<Object> {
     session::raise(&context.names, &context.fail, failed, &[])
+}
+
+impl Context {
+    /// Counts a call until what this returns is dropped.
+    pub(crate) fn begin(&self) -> Result<Counted<'_>> {
+        self.calls.begin().ok_or_else(|| self.names.ending())
+    }
 }
 
 /// # Safety
@@ -208,10 +248,8 @@ unsafe fn context(shared: Raw) -> Result<&'static Context> {
 }
 
 unsafe extern "C" fn session(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: as promised.
-        let context = unsafe { context(shared) }?;
-        let opened = opened::read(context, &Object::borrowed(arguments)?.item(0)?);
+    at_once(shared, arguments, |context, given| {
+        let opened = opened::read(context, &given.item(0)?);
         let session = Session::new(&context.names, &context.calls, opened);
         let session = Box::into_raw(Box::new(session));
         // SAFETY: the capsule frees the session with its destructor.
@@ -238,10 +276,7 @@ unsafe extern "C" fn free_session(capsule: Raw) {
 }
 
 unsafe extern "C" fn call(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: as promised.
-        let context = unsafe { context(shared) }?;
-        let arguments = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, arguments| {
         let (owner, is_joined) = (arguments.item(0)?, arguments.item(1)?);
         let verb = arguments.item(2)?;
         let values = 3..arguments.tuple_len()?;
@@ -265,26 +300,24 @@ pub(crate) fn session_of<'o>(context: &Context, owner: &'o Object) -> Result<&'o
     }
 }
 
-unsafe extern "C" fn identity(_: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        let kind = to_integer(&Object::borrowed(arguments)?.item(0)?).unwrap_or(0);
+unsafe extern "C" fn identity(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |_, given| {
+        let kind = to_integer(&given.item(0)?).unwrap_or(0);
         string(&identity_of(kind))
     })
 }
 
-unsafe extern "C" fn is_dead(_: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        let owner = Object::borrowed(arguments)?.item(0)?;
+unsafe extern "C" fn is_dead(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |_, given| {
+        let owner = given.item(0)?;
         api::integer(i64::from(is_dead_owner(owner.text()?)))
     })
 }
 
 /// None where the ttl is too short to be trusted at all.
 unsafe extern "C" fn window(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: as promised.
-        let context = unsafe { context(shared) }?;
-        let ttl = Object::borrowed(arguments)?.item(0)?;
+    at_once(shared, arguments, |context, given| {
+        let ttl = given.item(0)?;
         // SAFETY: the object is alive; what is no number counts as -1.
         let ttl = unsafe { (py().PyFloat_AsDouble)(ttl.as_raw()) };
         api::clear();
@@ -295,19 +328,15 @@ unsafe extern "C" fn window(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-unsafe extern "C" fn end_calls(shared: Raw, _: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: as promised.
-        let context = unsafe { context(shared) }?;
+unsafe extern "C" fn end_calls(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |context, _| {
         context.calls.end();
         context.names.none()
     })
 }
 
-unsafe extern "C" fn begin_anew(shared: Raw, _: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: as promised.
-        let context = unsafe { context(shared) }?;
+unsafe extern "C" fn begin_anew(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |context, _| {
         context.calls.begin_anew();
         context.names.none()
     })

@@ -12,7 +12,7 @@ use litelease_store::{Connection, Error, Statement, Store, code, sqlite3};
 
 use crate::python::api::{Object, Raw, py};
 use crate::python::library::found;
-use crate::python::{Context, context, guarded};
+use crate::python::{Context, guarded};
 use crate::routines::Routines;
 use crate::{libraries, load};
 
@@ -40,10 +40,8 @@ pub(crate) struct OwnStore {
 /// Opens a connection by a function of Python's. Answers a capsule with its pointer, or None where
 /// the library cannot use it.
 pub(crate) unsafe extern "C" fn opened(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let open = Object::borrowed(arguments)?.item(0)?;
+    guarded(shared, arguments, |context, given| {
+        let open = given.item(0)?;
         let table = libraries()
             .find(|(_, api)| found().is_some_and(|found| ptr::eq(found, *api)))
             .map(|(table, _)| table)

@@ -12,11 +12,12 @@ use crate::python::api::{
     tuple, without_gil,
 };
 use crate::python::holds::{
-    Ending, SLICE, ending, ends_with, failed, file_at, in_duration, lease_tuple, name_at, of_loss,
-    optional, run, seconds,
+    Ending, SLICE, ends_with, failed, file_at, in_duration, lease_tuple, name_at, of_loss,
+    optional, run,
 };
 use crate::python::values::to_integer;
-use crate::python::{Context, context, guarded, raise};
+use crate::python::waiting::seconds;
+use crate::python::{Context, guarded, raise};
 
 /// A member, until it leaves.
 struct PythonShards {
@@ -40,10 +41,7 @@ impl Ending for PythonShards {
 /// Answers the capsule with the owner text; or owner, token and expiry of the lease that is in the
 /// way; or the other number of shards.
 pub(crate) unsafe extern "C" fn join(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let given = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, given| {
         let (group, id) = (name_at(context, &given, 1)?, name_at(context, &given, 3)?);
         let count = given.item(2)?;
         if !context.names.is_integer(&count) {
@@ -63,7 +61,7 @@ pub(crate) unsafe extern "C" fn join(shared: Raw, arguments: Raw) -> Raw {
                 let member = format!("{group}/member/{id}");
                 let shards = Arc::new(PythonShards { member, shards: OfProcess::new(shards) });
                 let weak: Weak<PythonShards> = Arc::downgrade(&shards);
-                ends_with(optional(context, &number), weak);
+                ends_with(context, optional(context, &number), weak);
                 tuple(vec![capsule_of(shards)?, owner])
             }
             Err(HoldError::Busy(current)) => lease_tuple(&current),
@@ -80,10 +78,7 @@ fn with_shards(
     arguments: Raw,
     work: impl FnOnce(&'static Context, &Shards, &Object) -> Result<Answer>,
 ) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let arguments = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, arguments| {
         let member = in_capsule::<PythonShards>(&arguments.item(0)?)?;
         let answer = match member.shards.get() {
             Some(shards) => work(context, shards, &arguments)?,
@@ -112,7 +107,6 @@ fn shard_at(given: &Object) -> Result<usize> {
 pub(crate) unsafe extern "C" fn next(shared: Raw, arguments: Raw) -> Raw {
     with_shards(shared, arguments, |context, shards, given| {
         let time = seconds(&given.item(1)?).min(SLICE);
-        let Some(_counted) = context.calls.begin() else { return Err(ending(context)) };
         let mut next = Ok(None);
         without_gil(|| next = shards.next(time));
         let event = match next {

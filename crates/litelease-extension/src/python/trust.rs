@@ -7,22 +7,20 @@ use std::time::Duration;
 use litelease_hold::{Clock, HeldGrant, Hold, Loss, Renewal, SystemClock, Window};
 
 use crate::python::api::{Object, Raised, Raw, Result, float, in_capsule};
-use crate::python::holds::{PythonHeld, name_at, of_server, optional, seconds};
+use crate::python::holds::{PythonHeld, name_at, of_server, optional};
 use crate::python::values::to_integer;
-use crate::python::{Context, context, guarded};
+use crate::python::waiting::seconds;
+use crate::python::{Context, at_once};
 
 /// Answers seconds on the clock that measures trust.
-pub(crate) unsafe extern "C" fn clock(_: Raw, _: Raw) -> Raw {
-    guarded(|| float(SystemClock.now().as_secs_f64()))
+pub(crate) unsafe extern "C" fn clock(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |_, _| float(SystemClock.now().as_secs_f64()))
 }
 
 /// Makes the hold of a grant that was asked for at a time of [`clock`]. Its arguments are the name,
 /// the owner, the token, the ttl in seconds, and that time.
 pub(crate) unsafe extern "C" fn begin(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let given = Object::borrowed(arguments)?;
+    at_once(shared, arguments, |context, given| {
         let (name, owner) = (name_at(context, &given, 0)?, name_at(context, &given, 1)?);
         let token = to_integer(&given.item(2)?).unwrap_or(0);
         let (ttl, start) = (seconds(&given.item(3)?), seconds(&given.item(4)?));
@@ -39,10 +37,7 @@ fn with_hold(
     arguments: Raw,
     work: impl FnOnce(&'static Context, &Hold, &Object) -> Result<()>,
 ) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let arguments = Object::borrowed(arguments)?;
+    at_once(shared, arguments, |context, arguments| {
         let held = in_capsule::<PythonHeld>(&arguments.item(0)?)?;
         let Some(hold) = held.server_hold() else { return context.names.none() };
         work(context, &hold, &arguments)?;
@@ -59,9 +54,9 @@ pub(crate) unsafe extern "C" fn due(shared: Raw, arguments: Raw) -> Raw {
 }
 
 /// Answers until when it is trusted, by [`clock`]; 0 once it has ended.
-pub(crate) unsafe extern "C" fn until(_: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        let held = in_capsule::<PythonHeld>(&Object::borrowed(arguments)?.item(0)?)?;
+pub(crate) unsafe extern "C" fn until(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |_, given| {
+        let held = in_capsule::<PythonHeld>(&given.item(0)?)?;
         let until = held.server_hold().map_or(Duration::ZERO, |hold| hold.trusted_until());
         float(until.as_secs_f64())
     })

@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(crate) struct Calls {
     running: AtomicUsize,
+    /// Counts forks: a call of the parent's is not the child's.
+    forks: AtomicUsize,
     is_ending: AtomicBool,
     /// The thread that ends the interpreter. It may still make calls.
     ender: OnceLock<ThreadId>,
@@ -52,7 +54,10 @@ pub(crate) struct Taken<'t> {
 }
 
 /// A call that is under way or waits for its turn.
-pub(crate) struct Counted<'c>(&'c Calls);
+pub(crate) struct Counted<'c> {
+    calls: &'c Calls,
+    forks: usize,
+}
 
 /// The reason why a turn could not be taken.
 pub(crate) enum NoTurn {
@@ -164,7 +169,10 @@ impl Drop for Taken<'_> {
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::SeqCst);
+        // A child that was forked inside a call has forgotten it.
+        if self.calls.forks.load(Ordering::SeqCst) == self.forks {
+            self.calls.running.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -177,7 +185,7 @@ impl Calls {
 
     fn count(&self) -> Counted<'_> {
         self.running.fetch_add(1, Ordering::SeqCst);
-        Counted(self)
+        Counted { calls: self, forks: self.forks.load(Ordering::SeqCst) }
     }
 
     /// Checks whether another thread ends the interpreter.
@@ -200,6 +208,7 @@ impl Calls {
 
     /// In a forked child there are no other threads.
     pub(crate) fn begin_anew(&self) {
+        self.forks.fetch_add(1, Ordering::SeqCst);
         self.running.store(0, Ordering::SeqCst);
     }
 }

@@ -29,14 +29,14 @@ pub(crate) struct Names {
     pub(crate) tuple: Object,
     pub(crate) list: Object,
     type_error: Object,
+    litelease_error: Object,
     int: Object,
     float: Object,
     bytes: Object,
 }
 
 impl Names {
-    /// From a tuple of `None`, `str`, `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and
-    /// `TypeError`.
+    /// Takes the classes of the tuple that `litelease_python_init` is given.
     pub(crate) fn new(classes: &Object) -> Result<Self> {
         Ok(Names {
             autocommit: interned(c"autocommit")?,
@@ -62,6 +62,7 @@ impl Names {
             tuple: classes.item(6)?,
             list: classes.item(7)?,
             type_error: classes.item(8)?,
+            litelease_error: classes.item(10)?,
         })
     }
 
@@ -71,8 +72,13 @@ impl Names {
 
     /// Sets a `TypeError`.
     pub(crate) fn type_error(&self, text: &str) -> Raised {
-        let made = string(text).and_then(|text| self.type_error.call(vec![text]));
-        made.map_or_else(|raised| raised, set_exception)
+        set(&self.type_error, text)
+    }
+
+    /// Sets the error of a call that comes when another thread ends the interpreter. No bytecode
+    /// runs for it: the thread could be ended there.
+    pub(crate) fn ending(&self) -> Raised {
+        set(&self.litelease_error, "the interpreter is shutting down")
     }
 
     pub(crate) fn is_none(&self, object: &Object) -> bool {
@@ -124,6 +130,12 @@ impl Names {
         };
         list(rows.iter().map(row).collect::<Result<_>>()?)
     }
+}
+
+/// Sets an exception of a class that is written in C, or has nothing of its own.
+fn set(class: &Object, text: &str) -> Raised {
+    let made = string(text).and_then(|text| class.call(vec![text]));
+    made.map_or_else(|raised| raised, set_exception)
 }
 
 /// The number, if it is one that fits.

@@ -12,7 +12,7 @@ use litelease_hold::{Waiter, nap as nap_of};
 
 use crate::python::api::{self, Object, Raised, Raw, Result, py, without_gil};
 use crate::python::values::to_integer;
-use crate::python::{context, guarded};
+use crate::python::{at_once, guarded};
 
 const WAITER: &CStr = c"litelease.waiter";
 
@@ -20,9 +20,9 @@ const WAITER: &CStr = c"litelease.waiter";
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Made with the GIL held: so no fork happens while a thread begins to watch the file.
-pub(crate) unsafe extern "C" fn waiter(_: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        let path = Object::borrowed(arguments)?.item(0)?;
+pub(crate) unsafe extern "C" fn waiter(shared: Raw, arguments: Raw) -> Raw {
+    guarded(shared, arguments, |_, given| {
+        let path = given.item(0)?;
         let made = Box::into_raw(Box::new(Waiter::at(Path::new(path.text()?))));
         // SAFETY: the capsule frees the waiter with its destructor.
         unsafe {
@@ -46,16 +46,15 @@ unsafe extern "C" fn free(capsule: Raw) {
     }
 }
 
-pub(crate) unsafe extern "C" fn heard(_: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        let waiter = Object::borrowed(arguments)?.item(0)?;
+pub(crate) unsafe extern "C" fn heard(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |_, given| {
+        let waiter = given.item(0)?;
         api::integer(i64::from(in_capsule(&waiter)?.heard()))
     })
 }
 
-pub(crate) unsafe extern "C" fn nap(_: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        let arguments = Object::borrowed(arguments)?;
+pub(crate) unsafe extern "C" fn nap(shared: Raw, arguments: Raw) -> Raw {
+    at_once(shared, arguments, |_, arguments| {
         let until_expiry_ms = to_integer(&arguments.item(0)?).unwrap_or(i64::MAX);
         api::float(nap_of(until_expiry_ms, seconds(&arguments.item(1)?)).as_secs_f64())
     })
@@ -63,16 +62,13 @@ pub(crate) unsafe extern "C" fn nap(_: Raw, arguments: Raw) -> Raw {
 
 /// Python serves signals between two calls.
 pub(crate) unsafe extern "C" fn listen(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let calls = unsafe { &context(shared)?.calls };
-        let arguments = Object::borrowed(arguments)?;
+    at_once(shared, arguments, |context, arguments| {
         let capsule = arguments.item(0)?;
         let waiter = in_capsule(&capsule)?;
         let heard = to_integer(&arguments.item(1)?).and_then(|heard| u32::try_from(heard).ok());
         let time = seconds(&arguments.item(2)?).min(SLICE);
         // Once the interpreter ends, the waiter is told so by its next verb.
-        let Some(_counted) = calls.begin() else { return api::integer(1) };
+        let Some(_counted) = context.calls.begin() else { return api::integer(1) };
         let begin = Instant::now();
         without_gil(|| waiter.nap(heard.unwrap_or(0), time));
         api::integer(i64::from(begin.elapsed() < time))
@@ -87,8 +83,8 @@ fn in_capsule(capsule: &Object) -> Result<&Waiter> {
     }
 }
 
-/// What is no number of seconds counts as none.
-fn seconds(number: &Object) -> Duration {
+/// Reads a number of seconds. What is no number counts as none.
+pub(super) fn seconds(number: &Object) -> Duration {
     // SAFETY: the object is alive.
     let number = unsafe { (py().PyFloat_AsDouble)(number.as_raw()) };
     api::clear();

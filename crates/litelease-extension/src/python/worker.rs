@@ -20,7 +20,7 @@ use crate::python::holds::{
 };
 use crate::python::session::Failed;
 use crate::python::values::to_integer;
-use crate::python::{Context, context, guarded, raise, session_of};
+use crate::python::{Context, guarded, raise, session_of};
 
 const WORKER: &CStr = c"litelease.worker";
 
@@ -70,10 +70,7 @@ impl Drop for Only {
 /// and the longest delay in ms, whether to end after one item and when none is visible, the number
 /// of the connection, and a function that says whether to stop.
 pub(crate) unsafe extern "C" fn work(shared: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let given = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, given| {
         let refuse = |kind, text: &str| raise(context, Failed::Kind(kind, text.into()));
         let file = file_at(context, &given.item(1)?)?;
         let owner = given.item(0)?;
@@ -158,7 +155,7 @@ pub(crate) unsafe extern "C" fn work_next(shared: Raw, arguments: Raw) -> Raw {
             integer(item.token)?,
             integer(item.deadline_ms)?,
             context.names.object_of(body.value())?,
-            capsule(&held, worker.number)?,
+            capsule(context, &held, worker.number)?,
         ]);
         drop(worker.current.replace(Some((item, held))));
         answer
@@ -192,9 +189,8 @@ pub(crate) unsafe extern "C" fn work_end(shared: Raw, arguments: Raw) -> Raw {
 }
 
 /// Notes what the handler itself has done with an item: the capsule of its delivery, and a word.
-pub(crate) unsafe extern "C" fn item_settled(_: Raw, arguments: Raw) -> Raw {
-    guarded(|| {
-        let arguments = Object::borrowed(arguments)?;
+pub(crate) unsafe extern "C" fn item_settled(shared: Raw, arguments: Raw) -> Raw {
+    guarded(shared, arguments, |_, arguments| {
         let (held, how) = (in_capsule::<PythonHeld>(&arguments.item(0)?)?, arguments.item(1)?);
         let all = [Settled::Done, Settled::GivenBack, Settled::Buried];
         let how = how.text()?;
@@ -219,10 +215,7 @@ fn with_worker(
     arguments: Raw,
     work: impl FnOnce(&'static Context, &Worker, &Object) -> Result<Object>,
 ) -> Raw {
-    guarded(|| {
-        // SAFETY: Python passes what the function was made with.
-        let context = unsafe { context(shared) }?;
-        let arguments = Object::borrowed(arguments)?;
+    guarded(shared, arguments, |context, arguments| {
         let capsule = arguments.item(0)?;
         // SAFETY: the capsule has the worker for as long as this refers to it.
         let worker = unsafe {
