@@ -101,10 +101,10 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::counted(
             "lines of shipped Rust",
-            54_330,
+            54_420,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
-        Row::counted("lines of the Python package", 6_130, python_lines()),
+        Row::counted("lines of the Python package", 6_145, python_lines()),
         Row::listed("functions over 60 lines", 7, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 100, public_names()),
