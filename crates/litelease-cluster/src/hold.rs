@@ -180,8 +180,8 @@ impl Cluster {
     }
 
     /// Keeps a grant alive that came some other way than by [`hold`](Cluster::hold), such as by a
-    /// transfer. `since` is a moment of [`Host::monotonic`] before it was asked for. No other holder
-    /// may use its owner text.
+    /// transfer. `since` is a moment of [`Host::monotonic`] before it was asked for. No other
+    /// holder may use its owner text.
     pub fn keep(&self, lease: Lease, since: Duration, ttl: Duration) -> Result<Held, HoldError> {
         let place = ClusterPlace { cluster: self, version: 0, left_ms: 0 };
         let acquired = Acquired { granted: Granted::whole(lease), start: since };

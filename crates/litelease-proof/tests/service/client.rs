@@ -432,7 +432,8 @@ fn a_grant_is_trusted_from_the_start_of_its_request_however_late_the_answer_come
 
     // What comes so late that it may have been waited for is renewed before it is trusted, from the
     // start of that renewal.
-    let before = proxy.requests.load(SeqCst);
+    let (before, late) = (proxy.requests.load(SeqCst), Duration::from_millis(300));
+    // Not as late as the next renewal is due, which would be sent meanwhile.
     proxy.plan(&[Fault::Delay(Duration::from_millis(1_100)), Fault::Delay(late)]);
     let held = client.hold("y", HoldOptions::new(seconds(3))).unwrap();
     let (trusted_for, requests) = (held.trusted_for(), proxy.requests.load(SeqCst) - before);
