@@ -326,15 +326,17 @@ impl App {
     }
 
     /// Asks for a slot or a name. The answer is `NoneFree` if the time to wait is over.
-    async fn grant(
+    ///
+    /// Thousands wait at the same time, so what this returns keeps nothing but the wait.
+    fn grant<'t>(
         &self,
         id: &Id,
         wanted: Wanted,
         ttl_ms: i64,
         wait: f64,
         key: Option<String>,
-        timer: &mut Timer,
-    ) -> Result<Answer, JobError> {
+        timer: &'t mut Timer,
+    ) -> Result<impl Future<Output = Result<Answer, JobError>> + Send + use<'t>, JobError> {
         let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX);
         let wait = Some(wait.min(self.options.max_wait)).filter(|wait| !wait.is_zero());
         let place = self.places.fetch_add(1, Ordering::Relaxed);
@@ -344,8 +346,11 @@ impl App {
         let job =
             GrantJob { id, wanted, ttl_ms, key, wait: state.clone(), place, share: None, reply };
         self.jobs.send(Job::Grant(job)).map_err(|_| JobError::Stopping)?;
-        let wait = wait.zip(state.as_ref()).map(|(wait, state)| (wait, state, timer));
-        pending_grant.wait(wait).await
+        // Boxed: a future that is moved into another one takes its room twice.
+        Ok(Box::pin(async move {
+            let wait = wait.zip(state.as_ref()).map(|(wait, state)| (wait, state, timer));
+            pending_grant.wait(wait).await
+        }))
     }
 
     /// Checks whether a client may see the metrics.

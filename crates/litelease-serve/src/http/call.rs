@@ -10,7 +10,7 @@ use super::App;
 use crate::access::{Caller, Which};
 use crate::answer::Answer;
 use crate::committer::{Done, Served};
-use crate::job::{Id, Job, Task, Wanted, Work, no_id};
+use crate::job::{Id, Job, JobError, Task, Wanted, Work, no_id};
 use crate::response::{HttpError, Response};
 use crate::timer::Timer;
 
@@ -76,7 +76,7 @@ pub(super) struct Context<'a> {
     pub(super) timer: &'a mut Timer,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     /// Returns the pool of the path.
     pub(super) fn pool(&mut self) -> Id {
         self.pool.take().unwrap_or_else(no_id)
@@ -122,17 +122,17 @@ impl Context<'_> {
         Ok(self.app.ask(job).await?.respond(&no_id(), &self.app.jobs))
     }
 
-    /// Asks for a slot, a name or an item, and waits for it.
-    pub(super) async fn grant(
+    /// Asks for a slot, a name or an item, and returns the wait for it.
+    pub(super) fn grant(
         self,
         id: &Id,
         wanted: Wanted,
         ttl: f64,
         wait: f64,
-    ) -> Result<Answer, HttpError> {
+    ) -> Result<impl Future<Output = Result<Answer, JobError>> + Send + use<'a>, HttpError> {
         let ttl_ms = self.app.ttl_ms(ttl);
         let key = self.key.filter(|_| self.call.key != Key::Echoed);
-        Ok(self.app.grant(id, wanted, ttl_ms, wait, key, self.timer).await?)
+        Ok(self.app.grant(id, wanted, ttl_ms, wait, key, self.timer)?)
     }
 }
 

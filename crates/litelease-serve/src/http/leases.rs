@@ -20,7 +20,7 @@ impl Handle for Claim {
         let (app, caller, scope) = (context.app, context.caller, context.scope());
         let claim = job::Claim { caller, owner, min_token: min_token.unwrap_or(0) };
         let (id, wanted) = (Id::Name(name.as_str().into()), Wanted::Name(Box::new(claim)));
-        let answer = context.grant(&id, wanted, ttl, wait).await?;
+        let answer = context.grant(&id, wanted, ttl, wait)?.await?;
         if !matches!(answer, Answer::NoneFree) {
             return Ok(answer.respond(&id, &app.jobs));
         }

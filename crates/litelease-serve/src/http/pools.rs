@@ -44,11 +44,12 @@ impl Handle for Delete {
 }
 
 impl Handle for Borrow {
-    async fn handle(self, mut context: Context<'_>) -> Handled {
-        self.note.iter().try_for_each(|note| not_of_process("note", note))?;
+    fn handle(self, mut context: Context<'_>) -> impl Future<Output = Handled> + Send {
         let (id, jobs) = (context.pool(), context.app.jobs.clone());
+        let checked = self.note.iter().try_for_each(|note| not_of_process("note", note));
         let wanted = Wanted::Slot { note: self.note };
-        Ok(context.grant(&id, wanted, self.ttl, self.wait).await?.respond(&id, &jobs))
+        let asked = checked.and_then(|()| context.grant(&id, wanted, self.ttl, self.wait));
+        async move { Ok(asked?.await?.respond(&id, &jobs)) }
     }
 }
 

@@ -75,7 +75,7 @@ impl Handle for Receive {
     async fn handle(self, context: Context<'_>) -> Handled {
         let (id, app) = (Id::Queue(self.queue.into()), context.app);
         let wanted = Wanted::Item(Box::new(context.caller));
-        match context.grant(&id, wanted, self.visibility, self.wait).await? {
+        match context.grant(&id, wanted, self.visibility, self.wait)?.await? {
             Answer::NoneFree => Ok(Response::json(200, &Received { item: None })),
             answer => Ok(answer.respond(&id, &app.jobs)),
         }

@@ -36,7 +36,7 @@ impl Handle for SlotBorrow {
         // lease of another one that has sent the same key.
         context.key = context.key.map(|key| slot_key(caller, &name, &key));
         let wanted = Wanted::NamedSlot(Box::new(NamedSlot { caller, name: name.into(), note }));
-        Ok(context.grant(&id, wanted, ttl, wait).await?.respond(&id, &jobs))
+        Ok(context.grant(&id, wanted, ttl, wait)?.await?.respond(&id, &jobs))
     }
 }
 
