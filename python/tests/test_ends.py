@@ -212,8 +212,8 @@ def test_a_file_that_stays_locked_does_not_keep_the_interpreter_from_ending(db: 
     assert db.owner("x") is not None
 
 
-# Daemon threads go on until the interpreter is gone. One that comes back to Python inside the library then would be ended in
-# the middle of it, and the process would abort.
+# Daemon threads go on until the interpreter is gone. One that comes back to Python inside the
+# library then would be ended in the middle of it, and the process would abort.
 DAEMONS = """
 import sys, threading, time, litelease
 def work(number):

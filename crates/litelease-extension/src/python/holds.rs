@@ -723,6 +723,7 @@ pub(crate) unsafe extern "C" fn release(shared: Raw, arguments: Raw) -> Raw {
 pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, arguments| {
         let ttl = in_duration(to_integer(&arguments.item(1)?).unwrap_or(0));
+        let _counted = context.begin()?;
         if let Some(reason) = held.over() {
             return over(context, Some(reason));
         }
@@ -731,7 +732,6 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
         else {
             return over(context, Some(handed_over()));
         };
-        let _counted = context.begin()?;
         let mut answer = None;
         without_gil(|| answer = Some(moving.hand_over::<FileError>(ttl)));
         match answer {
