@@ -42,7 +42,7 @@ pub struct Request {
 /// assert!(matches!(answer, RequestResult::RequestedBy { until_ms: 500, .. }));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "somebody else may have asked before"]
+#[must_use = "another owner may have asked before"]
 pub enum RequestResult<S = String> {
     /// The holder is asked to give the lease up.
     Requested {
@@ -53,7 +53,7 @@ pub enum RequestResult<S = String> {
     },
     /// Another owner has an open request for this grant.
     RequestedBy {
-        /// Who.
+        /// Its owner text.
         requester: S,
         /// The time from which on its renewals are refused.
         until_ms: i64,

@@ -40,7 +40,7 @@ pub struct Claims {
     pub owner: String,
     /// The fencing token of the grant.
     pub fence: i64,
-    /// Whom the credential is for. A verifier refuses those for others.
+    /// The service that the credential is for. A verifier refuses those for others.
     pub aud: String,
     /// When it was issued, in Unix seconds.
     pub iat: i64,

@@ -36,10 +36,10 @@ pub(crate) struct Args {
 enum Verb {
     /// Make a key and print it, this one time; the file keeps only its SHA-256
     Add {
-        /// What to call the key
+        /// The name of the key
         #[arg(value_parser = super::name)]
         name: String,
-        /// What it may do; may be repeated
+        /// A permission of the key; may be repeated
         #[arg(long, required = true, value_name = "SCOPE:PATTERN", value_parser = Permission::parse)]
         allow: Vec<Permission>,
         /// How long it is valid [default: until it is removed]
@@ -50,7 +50,7 @@ enum Verb {
     List,
     /// Take a key back; the server refuses it from now on
     Remove {
-        /// What the key is called
+        /// The name of the key
         #[arg(value_parser = super::name)]
         name: String,
     },

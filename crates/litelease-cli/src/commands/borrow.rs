@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// A shell command to run when the slot is lost, with LITELEASE_LOST in its environment, too
     #[arg(long, value_name = "COMMAND")]
     on_lost: Option<String>,
-    /// Who and why, for operators
+    /// A note for operators: the borrower, and why
     #[arg(long, default_value = "litelease borrow")]
     note: String,
     #[command(flatten)]

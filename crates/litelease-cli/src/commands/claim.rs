@@ -27,10 +27,10 @@ use crate::waiting::while_waiting;
   litelease renew nightly --token $token --ttl 10m
   litelease release nightly --token $token")]
 pub(crate) struct Args {
-    /// What to claim
+    /// The name to claim
     #[arg(value_parser = super::name)]
     name: String,
-    /// Who claims it [default: host and process of the caller]
+    /// The owner that claims it [default: host and process of the caller]
     #[arg(long, value_parser = super::owner)]
     owner: Option<String>,
     /// How long the lease lasts, unless it is renewed

@@ -16,7 +16,7 @@ use crate::{Common, database};
 /// The grant that is meant.
 #[derive(clap::Args)]
 pub(crate) struct Grant {
-    /// What is leased
+    /// The name that is leased
     #[arg(value_parser = super::name)]
     name: String,
     /// The token of the grant, as claim printed it [default: inside `litelease run NAME`, its own]
@@ -27,7 +27,7 @@ pub(crate) struct Grant {
 /// The grant that is meant, by default that of the `litelease run` around this process.
 #[derive(clap::Args)]
 pub(crate) struct GrantOfRun {
-    /// What is leased [default: inside `litelease run`, its own name]
+    /// The name that is leased [default: inside `litelease run`, its own name]
     #[arg(value_parser = super::name)]
     name: Option<String>,
     /// The token of the grant, as claim printed it [default: inside `litelease run`, its own]

@@ -24,9 +24,9 @@ use crate::{Common, database};
 /// waits until nothing in the file is live. Start programs with the new URL after that: until then
 /// a name could have a holder in the file and one at the engine.
 ///
-/// Every step may be repeated: if this is interrupted, run it again. Names are not copied, because
-/// a name is free where nobody has it. There is no way back, so make a backup of the file first if
-/// you want to try it.
+/// Every step may be repeated: if this is interrupted, run it again. Names are not copied: at the
+/// engine they are free until they are claimed. There is no way back, so make a backup of the file
+/// first if you want to try it.
 ///
 /// It refuses to move a file that is served, to move to an engine on which a service runs, and to
 /// move a file with guarded tables, items in queues, or slots that are kept.

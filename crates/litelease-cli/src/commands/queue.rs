@@ -77,12 +77,12 @@ enum Verb {
     },
     /// Acknowledge an item: it is gone
     Ack {
-        /// What receive has printed
+        /// The receipt that receive has printed
         receipt: String,
     },
     /// Prolong a delivery, to at least so long from now
     Extend {
-        /// What receive has printed
+        /// The receipt that receive has printed
         receipt: String,
         /// Hide the item from others for so long
         #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_positive)]
@@ -90,7 +90,7 @@ enum Verb {
     },
     /// Give an item back: others receive it, now or later
     GiveBack {
-        /// What receive has printed
+        /// The receipt that receive has printed
         receipt: String,
         /// Hide the item for so long
         #[arg(long, value_name = "TIME", value_parser = parse)]
@@ -99,9 +99,9 @@ enum Verb {
         #[arg(long)]
         note: Option<String>,
     },
-    /// Make an item dead: nobody receives it until it is redriven
+    /// Make an item dead: no worker receives it until it is redriven
     Bury {
-        /// What receive has printed
+        /// The receipt that receive has printed
         receipt: String,
         /// Why, for operators
         #[arg(long)]
@@ -137,7 +137,7 @@ enum Verb {
         #[arg(short, long)]
         yes: bool,
     },
-    /// Remove an item that nobody works on
+    /// Remove an item that no worker has
     Cancel {
         /// The queue
         #[arg(value_parser = super::name)]

@@ -13,7 +13,7 @@ use crate::similar::{hint, similar_at};
 use crate::target::Target;
 use crate::waiting::while_waiting;
 
-/// Wait until nobody has a name, without claiming it
+/// Wait until a name is free, without claiming it
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   litelease wait nightly -w 10m && echo done    exit code 1: still held")]

@@ -16,10 +16,10 @@ use crate::{Common, database};
 #[command(after_help = "Example:
   litelease lease ensure nightly --owner worker-a --ttl 10m || exit    exit code 1: another owner has it")]
 pub(crate) struct Args {
-    /// What to claim or to renew
+    /// The name to claim or to renew
     #[arg(value_parser = crate::commands::name)]
     name: String,
-    /// Who claims it: the same text each time
+    /// The owner that claims it: the same text each time
     #[arg(long, value_parser = crate::commands::new_owner)]
     owner: String,
     /// How long the lease lasts from now

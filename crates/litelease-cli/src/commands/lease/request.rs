@@ -23,7 +23,7 @@ use crate::{Common, database};
   token=$(litelease lease request nightly --within 5m --ttl 10m) || exit    exit code 1: not in time
   litelease renew nightly --token $token --ttl 10m")]
 pub(crate) struct Args {
-    /// What to ask for
+    /// The name to ask for
     #[arg(value_parser = crate::commands::name)]
     name: String,
     /// How soon the holder must give it up

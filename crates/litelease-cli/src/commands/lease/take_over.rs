@@ -20,10 +20,10 @@ use crate::{Common, database};
 #[command(after_help = "Example:
   token=$(litelease lease take-over nightly --yes --ttl 10m)")]
 pub(crate) struct Args {
-    /// What to take over
+    /// The name to take over
     #[arg(value_parser = crate::commands::name)]
     name: String,
-    /// Who takes it over [default: host and process of the caller]
+    /// The owner that takes it over [default: host and process of the caller]
     #[arg(long, value_parser = crate::commands::new_owner)]
     owner: Option<String>,
     /// How long the new lease lasts

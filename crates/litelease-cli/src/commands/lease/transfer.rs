@@ -11,7 +11,7 @@ use crate::target::{Target, Verdict};
 
 /// Hand a lease to a new owner, and print its new token
 ///
-/// The old token is superseded in the same step: there is no moment in which nobody has the name.
+/// The old token is superseded in the same step: the name is free at no moment.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   litelease lease transfer nightly --token 7 --to worker-b --ttl 10m")]

@@ -48,7 +48,7 @@ use crate::waiting::while_waiting;
 Exit codes: the command's own (128 + signal if a signal ended it); -E if busy; 64 usage; 69 the file or the
 server is broken or in the way; 75 the lease was lost; 126 the command cannot be run; 127 it was not found.")]
 pub(crate) struct Args {
-    /// What to lease
+    /// The name to lease
     #[arg(value_parser = super::name)]
     name: String,
     /// Do not wait for the name (but do wait while the file is being written)

@@ -33,7 +33,7 @@ use crate::target::Target;
 pub(crate) struct Args {
     /// Show only these names
     names: Vec<String>,
-    /// Also show names that nobody has
+    /// Also show names that are free
     #[arg(long)]
     all: bool,
     /// Show the slots that are held under this name by `litelease run --slots`
