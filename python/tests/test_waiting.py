@@ -20,7 +20,7 @@ from litelease import Acquired, Busy, Litelease, LiteleaseError, Pools, _library
 from litelease._wait import nap, never
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the bell is Linux's")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="notifications are Linux's")
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def db(path: Path) -> Iterator[Litelease]:
 
 
 def heard(path: Path) -> bytes:
-    """The word of the bell, which every ring changes."""
-    return Path(f"{path}-bell").read_bytes()[:4]
+    """The word of the wakeup, which every notification changes."""
+    return Path(f"{path}-wakeup").read_bytes()[:4]
 
 
 def command() -> str:
@@ -80,9 +80,9 @@ with litelease.open(sys.argv[1]) as db:
 """
 
 
-def wait_for_bell(path: Path) -> None:
+def wait_for_wakeup(path: Path) -> None:
     deadline = time.monotonic() + 60
-    while not Path(f"{path}-bell").exists():
+    while not Path(f"{path}-wakeup").exists():
         assert time.monotonic() < deadline
         time.sleep(0.005)
     time.sleep(0.1)
@@ -97,7 +97,7 @@ def test_a_release_wakes_a_waiter_in_another_process_at_once(db: Litelease, path
         assert isinstance(lease, Acquired)
         with subprocess.Popen([sys.executable, "-c", WAITER, path], stdout=subprocess.PIPE, text=True) as waiter:
             assert waiter.stdout is not None and waiter.stdout.readline() == "waits\n"
-            wait_for_bell(path)
+            wait_for_wakeup(path)
             before = time.monotonic()
             assert db.release(lease.lease)
             took.append(float(waiter.stdout.readline()) - before)
@@ -107,7 +107,7 @@ def test_a_release_wakes_a_waiter_in_another_process_at_once(db: Litelease, path
 
 def test_what_frees_rings_and_what_does_not_keeps_silent(db: Litelease, path: Path) -> None:
     db.claim("busy", "somebody", ttl=3600)
-    assert isinstance(db.claim_wait("busy", "waiter", 30, 0.05), Busy)  # makes the bell
+    assert isinstance(db.claim_wait("busy", "waiter", 30, 0.05), Busy)  # makes the wakeup
     pools = Pools(db.conn)
     frees: dict[str, Callable[[], object]] = {
         "release": lambda: db.release_by_owner("x", "a"),
@@ -145,7 +145,7 @@ def test_a_ring_between_looking_and_listening_is_not_lost(db: Litelease, path: P
 def woken_after(path: Path) -> float:
     waiter = _library.waiter(str(path))
     heard = _library.heard(waiter)
-    Path(f"{path}-bell").write_bytes(os.urandom(64))  # after the rows were read
+    Path(f"{path}-wakeup").write_bytes(os.urandom(64))  # after the rows were read
     before = time.monotonic()
     nap(waiter, heard, 0.5, never)
     return time.monotonic() - before
@@ -156,7 +156,7 @@ def test_a_release_from_python_wakes_a_waiter_in_rust(db: Litelease, path: Path)
     assert isinstance(lease, Acquired)
     words = [command(), "run", "--db", str(path), "--wait", "60s", "x", "--", "echo", "runs"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as run:
-        wait_for_bell(path)  # which it has hung up, and listens to
+        wait_for_wakeup(path)  # which it has made, and waits on
         before = heard(path)
         assert db.release(lease.lease) and heard(path) != before
         assert run.stdout is not None and run.stdout.readline() == "runs\n"
@@ -167,7 +167,7 @@ def test_a_release_from_rust_wakes_a_waiter_in_python(db: Litelease, path: Path)
     words = [command(), "run", "--db", str(path), "x", "--", "sh", "-c", "echo runs; read line"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdin is not None and run.stdout is not None and run.stdout.readline() == "runs\n"
-        assert isinstance(db.claim_wait("x", "a", 30, 0.05), Busy)  # makes the bell
+        assert isinstance(db.claim_wait("x", "a", 30, 0.05), Busy)  # makes the wakeup
         before = heard(path)
         threading.Timer(0.3, lambda: (run.stdin.write("\n"), run.stdin.flush())).start()  # type: ignore[union-attr]
         assert isinstance(db.claim_wait("x", "a", 30, 60), Acquired)

@@ -243,7 +243,7 @@ impl Deliveries for ServerDeliveries {
         Ok(())
     }
 
-    fn attempt(item: &Item) -> (i64, i64) {
+    fn attempt_and_token(item: &Item) -> (i64, i64) {
         (item.attempt, item.token)
     }
 }

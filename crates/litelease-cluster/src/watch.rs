@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use litelease_hold::nap;
+use litelease_hold::time_to_next_read;
 
 use crate::cluster::Cluster;
 use crate::engine::{Changes, Listener};
@@ -81,7 +81,7 @@ impl Watch {
     /// Waits until something has changed since `seen`, until the Unix time `until_ms`, or for
     /// `timeout`, whichever comes first, and never longer than half a second.
     pub fn wait(&self, seen: u32, until_ms: i64, timeout: Duration) {
-        let time = nap(until_ms.saturating_sub(self.host.wall_ms()), timeout);
+        let time = time_to_next_read(until_ms.saturating_sub(self.host.wall_ms()), timeout);
         let changes = self.counter.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = |changes: &mut u32| *changes == seen;
         let _ = self.counter.changed.wait_timeout_while(changes, time, is_same);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::Bell;
+use crate::Wakeup;
 
 /// Ends the waits that have a clone of it, as if their time were over.
 ///
@@ -38,21 +38,21 @@ struct Shared {
 #[derive(Default)]
 struct State {
     is_cancelled: bool,
-    /// The bells at which threads sleep that this is to wake.
-    bells: Vec<Weak<Bell>>,
+    /// The wakeups on which threads sleep, for `cancel` to wake them.
+    wakeups: Vec<Weak<Wakeup>>,
 }
 
 impl Cancel {
     /// Ends the waits, at once and for ever.
     pub fn cancel(&self) {
-        let bells = {
+        let wakeups = {
             let mut state = self.shared.state();
             state.is_cancelled = true;
-            std::mem::take(&mut state.bells)
+            std::mem::take(&mut state.wakeups)
         };
         self.shared.changed.notify_all();
         // Wakes others that wait for the same file, too: they look again, and wait on.
-        bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+        wakeups.iter().filter_map(Weak::upgrade).for_each(|wakeup| wakeup.notify());
     }
 
     /// Checks whether the waits are to end.
@@ -93,13 +93,13 @@ impl Cancel {
         }
     }
 
-    /// Rings this bell when the wait is to end. Returns false if it already is.
-    pub(crate) fn rings(&self, bell: &Arc<Bell>) -> bool {
+    /// Notifies `wakeup` when the wait is cancelled. Returns false if it already is.
+    pub(crate) fn notifies(&self, wakeup: &Arc<Wakeup>) -> bool {
         let mut state = self.shared.state();
-        let bell = Arc::downgrade(bell);
-        if !state.bells.iter().any(|known| known.ptr_eq(&bell)) {
-            state.bells.retain(|known| known.strong_count() > 0);
-            state.bells.push(bell);
+        let wakeup = Arc::downgrade(wakeup);
+        if !state.wakeups.iter().any(|known| known.ptr_eq(&wakeup)) {
+            state.wakeups.retain(|known| known.strong_count() > 0);
+            state.wakeups.push(wakeup);
         }
         !state.is_cancelled
     }
@@ -116,7 +116,7 @@ struct Notifies(Arc<Shared>);
 
 impl Drop for Notifies {
     fn drop(&mut self) {
-        // With the lock, so that the thread is not between its look and its sleep.
+        // With the lock, so that the thread is not between its check and its sleep.
         let _state = self.0.state();
         self.0.changed.notify_all();
     }
@@ -145,10 +145,10 @@ mod tests {
         // Before it sleeps, while it does, and in between.
         for pause in [0, 0, 1, 10, 50, 100, 500] {
             let (waiter, cancel) = (Waiter::at(&file), Cancel::default());
-            let heard = waiter.heard();
+            let generation = waiter.generation();
             let waits = thread::spawn({
                 let cancel = cancel.clone();
-                move || waiter.nap_unless(Some(&cancel), heard, FOR_EVER)
+                move || waiter.wait_unless_cancelled(Some(&cancel), generation, FOR_EVER)
             });
             thread::sleep(Duration::from_micros(pause * 100));
             cancel.cancel();

@@ -69,7 +69,7 @@ pub fn hold<P: Place>(
         }
     };
     let kept = keep(&home, acquired, ttl, || place.rows());
-    // Nobody would keep it alive.
+    // Without the keeper, no thread would renew it.
     kept.inspect_err(|_| place.take_back(wish))
 }
 

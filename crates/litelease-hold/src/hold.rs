@@ -340,7 +340,7 @@ impl Hold {
             return Ok(());
         }
         let loss = state.trouble().unwrap_or(Loss::Expired);
-        // While a transaction with a renewal in it is open, nobody else can be granted the name,
+        // While a transaction with a renewal in it is open, no other owner can be granted the name,
         // and its COMMIT decides. Until then the grant is neither trusted nor lost.
         if state.pending_until.is_some_and(|end| now < end) {
             return Err(loss);

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::process::{self, ProcessGroup, Seen};
+use crate::process::{self, ProcessGroup};
 
 /// The process that holds a lease, as written in the owner text:
 /// `HOST pid 4711 start 8473 boot 5f0c… pidns 4026531836 timens 4026531834 hold 0193…`.
@@ -66,10 +66,10 @@ pub struct PidScope {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderKind {
-    /// The process holds the lease. When it has ended, nobody does.
+    /// The process holds the lease. When it has ended, the lease has no holder.
     Hold,
     /// The process holds the lease for a process group that does the work. When both have ended,
-    /// nobody does.
+    /// the lease has no holder.
     Run {
         /// The number of the group.
         group: u32,
@@ -80,7 +80,7 @@ pub enum HolderKind {
     Lock,
 }
 
-/// Whether the process of an identity is still running.
+/// The state of the process that an identity names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
     /// The process is running.
@@ -95,16 +95,16 @@ pub enum Liveness {
 impl Identity {
     /// Returns the identity of this process, for one acquisition.
     pub fn new(kind: HolderKind) -> Self {
-        Identity::of(std::process::id(), kind)
+        Identity::of_process(std::process::id(), kind)
     }
 
     /// Returns the identity of the parent process, for a program that claims on behalf of its
     /// caller.
     pub fn of_parent() -> Self {
-        Identity::of(std::os::unix::process::parent_id(), HolderKind::Claim)
+        Identity::of_process(std::os::unix::process::parent_id(), HolderKind::Claim)
     }
 
-    fn of(pid: u32, kind: HolderKind) -> Self {
+    fn of_process(pid: u32, kind: HolderKind) -> Self {
         let scope = PidScope::here();
         // Without a scope, the number might mean another process, and so the start time.
         let start = scope.as_ref().and_then(|_| process::start_of(pid));
@@ -147,19 +147,14 @@ impl Identity {
         let (Some((scope, kind)), Some(start)) = (&self.holder, self.start) else {
             return Liveness::Unknown;
         };
-        if self.host != host() {
+        if self.host != host() || PidScope::here().as_ref() != Some(scope) {
             return Liveness::Unknown;
         }
-        if PidScope::here().as_ref() != Some(scope) {
-            return Liveness::Unknown;
-        }
-        match (process::look_at(self.pid, start), *kind) {
-            (Seen::Alive, _) => Liveness::Alive,
-            (Seen::Ended, HolderKind::Run { group }) if !ProcessGroup::new(group).has_ended() => {
-                Liveness::Unknown
-            }
-            (Seen::Ended, _) => Liveness::Dead,
-            (Seen::Nothing, _) => Liveness::Unknown,
+        let liveness = process::liveness_of(self.pid, start);
+        let is_left = |group| liveness == Liveness::Dead && !ProcessGroup::new(group).has_ended();
+        match *kind {
+            HolderKind::Run { group } if is_left(group) => Liveness::Unknown,
+            _ => liveness,
         }
     }
 
@@ -176,7 +171,7 @@ impl Identity {
     /// shell.
     pub fn is_dead(&self) -> bool {
         // Most holders are alive, and that is cheaper to check than the scope.
-        let has_ended = |start| process::look_at(self.pid, start) == Seen::Ended;
+        let has_ended = |start| process::liveness_of(self.pid, start) == Liveness::Dead;
         self.is_holder() && self.start.is_some_and(has_ended) && self.liveness() == Liveness::Dead
     }
 }

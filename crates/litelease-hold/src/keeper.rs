@@ -28,8 +28,8 @@ pub struct Keeper {
 /// Wakes the keeper's thread early.
 #[derive(Default)]
 struct Alarm {
-    has_rung: Mutex<bool>,
-    rings: Condvar,
+    is_set: Mutex<bool>,
+    changed: Condvar,
 }
 
 /// The holds that share rows.
@@ -58,7 +58,7 @@ pub struct Kept {
 }
 
 /// The keeper wakes up this often while it has holds, even if nothing is due.
-const LONGEST_NAP: Duration = Duration::from_secs(1);
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// How long to wait before the keeper tries a release again, if the file is locked.
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
@@ -132,7 +132,7 @@ impl Keeper {
     pub(crate) fn add(self: &Arc<Self>, group: Arc<Group>, hold: Hold) -> Kept {
         let hold = Arc::new(hold);
         locked(&group.holds).push(hold.clone());
-        self.alarm.ring();
+        self.alarm.notify();
         Kept { hold, group, keeper: self.clone() }
     }
 
@@ -190,29 +190,29 @@ impl Keeper {
         // Sleeps are short, because a timer fires late after a suspend. Without holds, sleep until
         // woken.
         let has_none = locked(&self.groups).is_empty();
-        let left = next.map_or(LONGEST_NAP, |next| next.saturating_sub(self.clock.now()));
-        if has_none { Duration::MAX } else { left.min(LONGEST_NAP) }
+        let left = next.map_or(LONGEST_SLEEP, |next| next.saturating_sub(self.clock.now()));
+        if has_none { Duration::MAX } else { left.min(LONGEST_SLEEP) }
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.alarm.ring();
+        self.alarm.notify();
     }
 }
 
 impl Alarm {
-    fn ring(&self) {
-        *locked(&self.has_rung) = true;
-        self.rings.notify_all();
+    fn notify(&self) {
+        *locked(&self.is_set) = true;
+        self.changed.notify_all();
     }
 
     fn reset(&self) {
-        *locked(&self.has_rung) = false;
+        *locked(&self.is_set) = false;
     }
 
     fn wait(&self, time: Duration) {
-        let woken = self.rings.wait_timeout_while(locked(&self.has_rung), time, |rung| !*rung);
+        let woken = self.changed.wait_timeout_while(locked(&self.is_set), time, |is_set| !*is_set);
         drop(woken.unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -299,7 +299,7 @@ impl Group {
             has_hurried = true;
         }
         if has_hurried {
-            self.alarm.ring();
+            self.alarm.notify();
         }
     }
 
@@ -416,7 +416,7 @@ impl Group {
 impl Listener for Group {
     fn nudge(&self) {
         if !self.was_written.swap(true, Ordering::SeqCst) {
-            self.alarm.ring();
+            self.alarm.notify();
         }
     }
 }
@@ -439,7 +439,7 @@ impl Kept {
     /// renewal stores it.
     pub fn progress(&self) {
         if self.hold.progress(self.group.clock.now()) {
-            self.group.alarm.ring();
+            self.group.alarm.notify();
         }
     }
 
@@ -505,7 +505,7 @@ impl Kept {
                 Err(trouble) if trouble.may_pass() => {
                     let leftover = (self.hold.clone(), self.keeper.clone());
                     locked(&group.leftovers).push(leftover);
-                    group.alarm.ring();
+                    group.alarm.notify();
                     return Err(trouble);
                 }
                 answer => return answer,

@@ -6,30 +6,44 @@
 //! rows and knows no SQL. It counts trust on a [`Clock`] that is passed in, so that tests step a
 //! clock instead of sleeping. Most programs want the `litelease` crate.
 //!
+//! # The states of a hold
 //! ```text
-//!            acquire                  renewal granted: trusted until its START + ttl - margin
-//!   free ────────────▶ granted        ┌──────────┐
-//!                         │ keep      ▼          │
-//!                         └────────▶ held ───────┘
-//!                                     │ │ │
-//!      renewal refused, or row gone   │ │ │  release, hand_over, drop
-//!   lost ◀────────────────────────────┘ │ └───────────────────────────▶ given up
-//!     ▲                                 │                                (a leftover, if the
-//!     │  the trust window is over       │                                 place is locked)
-//!     └─────────────────────────────────┘
+//!          acquire, keep            release, hand_over, drop
+//!   free ────────────────▶ held ────────────────────────────▶ released
+//!                          │  ▲                                  if the place is locked, the keeper
+//!          a third of the  │  │ granted the ttl                  releases the row later
+//!          ttl is over     ▼  │
+//!                        renewing ───────────────────────────▶ lost
+//!                          │  ▲     the place refuses, or        ▲
+//!             granted less │  │     its row is gone              │
+//!             than the ttl ▼  │ a third of that is over          │
+//!                       cut short ───────────────────────────────┤
+//!                                   from all three: the trust    │
+//!                                   window is over               │
+//!   held ──▶ pending commit ─────────────────────────────────────┘
+//!     ▲        │                    both windows are over, or a ROLLBACK after the first
+//!     └────────┘ COMMIT in time
 //! ```
+//! - *renewing*: the keeper has sent a renewal. The holder goes on, trusted by the last one.
+//! - *cut short*: a limit of the grant or of the place left less than the ttl, so the end is near.
+//! - *pending commit*: a transaction of the holder's own has renewed the row and is open. After the
+//!   end of the old window the hold is neither trusted nor lost until the transaction ends, or the
+//!   window of the new renewal does.
 //!
-//! - A renewal that fails, or whose answer is late or lost, changes nothing: the keeper tries again
-//!   until the window is over.
-//! - A renewal that is granted less than the ttl prolongs trust by what was granted.
-//! - A hold with limits of its own ([`HoldLimits`]) refuses itself the renewals past them, and is
-//!   lost at the end of its window.
-//! - While a transaction of the holder's own that renews the lease is open, the hold is neither
-//!   trusted nor lost after the end of its window: the COMMIT decides.
-//! - A hold that is lost stays lost, whatever the place says later.
+//! | event | trust window |
+//! |---|---|
+//! | grant, or renewal by the ttl | ends at its *start* + ttl - margin (a tenth, at least 50 ms) |
+//! | renewal by less than the ttl | ends at its start + what was granted - margin, never earlier |
+//! | COMMIT of the holder's own renewal, in its window | ends as after that renewal |
+//! | a renewal fails, or its answer is lost | stays; the keeper tries again until it is over |
+//! | a renewal is answered after the window | stays over: the hold is lost |
+//! | a limit refuses a renewal | stays; the hold is lost at its end unless the limit is lifted |
+//! | progress, a request, a notification | stays |
+//!
+//! Limits are those of the row, and those that the hold keeps itself ([`HoldLimits`]).
+//!
+//! A hold that is lost stays lost, whatever the place says later.
 
-#[cfg_attr(not(target_os = "linux"), path = "bell_elsewhere.rs")]
-mod bell;
 mod cancel;
 mod clock;
 #[cfg(feature = "file")]
@@ -47,11 +61,12 @@ mod process;
 mod process_keeper;
 mod rows;
 mod wait;
+#[cfg_attr(not(target_os = "linux"), path = "wakeup_elsewhere.rs")]
+mod wakeup;
 #[cfg_attr(not(target_os = "linux"), path = "watch_elsewhere.rs")]
 mod watch;
 mod worker;
 
-pub use bell::Bell;
 pub use cancel::Cancel;
 pub use clock::{Clock, SystemClock};
 pub use held::{Held, abandon, held_from, hold, hold_of, keep};
@@ -66,5 +81,6 @@ pub use place::{Acquired, Attach, Attached, Claimed, Granted, Home, Place, Wish,
 pub use process::ProcessGroup;
 pub use process_keeper::{NoKeeper, ProcessKeeper};
 pub use rows::{Current, Due, Notice, Rows};
-pub use wait::{DeathCheck, Waiter, nap};
+pub use wait::{DeathCheck, Waiter, time_to_next_read};
+pub use wakeup::Wakeup;
 pub use worker::{Deliveries, Delivery, Received, Settled, Work, WorkOptions, WorkerCounts, cut};

@@ -53,7 +53,7 @@ pub enum Loss {
     NoProgress,
     /// The grant is limited, and its end has come.
     TimeIsUp,
-    /// Somebody has asked for the lease, and the time to give it up was over.
+    /// Another owner has requested the lease, and the time to give it up was over.
     Requested,
     /// The session that the lease belongs to is over.
     SessionOver {

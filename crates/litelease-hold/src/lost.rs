@@ -15,7 +15,7 @@ use crate::{Clock, Hold, Loss};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// What was held.
+    /// The name that was held.
     pub name: String,
     /// Why it is over.
     pub reason: Loss,
@@ -36,7 +36,7 @@ impl From<Lost> for litelease_store::Error<rusqlite::Error> {
     }
 }
 
-/// Tells from any thread whether a held lease was lost; made by the `lost` of a hold.
+/// Reports to any thread whether a held lease is lost. The method `lost` of a hold makes it.
 ///
 /// ```
 /// # use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the system reports about a process: whether it runs, since when, and in which scope.
+//! Reads from the system whether a process runs, since when, and in which scope.
 //!
 //! All of this is for Linux. On other systems there is no scope, so no owner text has one and no
 //! process is found dead.
@@ -8,33 +8,23 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::identity::PidScope;
+use crate::identity::{Liveness, PidScope};
 
-/// What the system reports about a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
-    /// It is running: at least one of its threads has not ended.
-    Alive,
-    /// It has ended: there is no such process, or the number belongs to another one, or all
-    /// threads have ended.
-    Ended,
-    /// Neither can be proved.
-    Nothing,
-}
-
-/// Checks whether the process with this number that started at `start` is running.
-pub(crate) fn look_at(pid: u32, start: u64) -> Seen {
+/// Checks whether the process with this number that started at `start` is running. It is dead if
+/// there is no such process, if the number belongs to another one, or if all its threads have
+/// ended.
+pub(crate) fn liveness_of(pid: u32, start: u64) -> Liveness {
     let Some(number) = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0) else {
-        return Seen::Nothing;
+        return Liveness::Unknown;
     };
-    if is_nobody(number) {
-        return Seen::Ended;
+    if is_absent(number) {
+        return Liveness::Dead;
     }
     // Nothing can be read if it is hidden, belongs to another user, or has ended just now.
     match stat(pid) {
-        Ok(stat) if stat.start != start => Seen::Ended,
-        Ok(stat) => stat.seen(pid),
-        Err(_) => Seen::Nothing,
+        Ok(stat) if stat.start != start => Liveness::Dead,
+        Ok(stat) => stat.liveness(pid),
+        Err(_) => Liveness::Unknown,
     }
 }
 
@@ -54,8 +44,8 @@ pub(crate) fn look_at(pid: u32, start: u64) -> Seen {
 #[derive(Debug)]
 pub struct ProcessGroup {
     number: u32,
-    /// A process of the group that ran at the last look; 0 if none is known. While it runs, one
-    /// file of /proc tells that the group does.
+    /// A process of the group that ran at the last check; 0 if none is known. While it runs,
+    /// reading one file of /proc is enough.
     running: AtomicU32,
 }
 
@@ -74,16 +64,17 @@ impl ProcessGroup {
         // For kill(), 0 and -1 mean other processes.
         let number = libc::pid_t::try_from(self.number).ok().filter(|number| *number > 1);
         let Some(number) = number else { return false };
-        is_nobody(-number) || (!self.is_known_to_run() && self.has_only_zombies())
+        is_absent(-number) || (!self.is_known_to_run() && self.has_only_zombies())
     }
 
     fn is_known_to_run(&self) -> bool {
         let pid = self.running.load(Ordering::Relaxed);
-        let is_running = |stat: Stat| stat.group == self.number && stat.seen(pid) == Seen::Alive;
+        let is_running =
+            |stat: Stat| stat.group == self.number && stat.liveness(pid) == Liveness::Alive;
         pid != 0 && stat(pid).is_ok_and(is_running)
     }
 
-    /// Looks at all processes, twice. A process that the first pass missed was started during the
+    /// Reads all processes, twice. A process that the first pass missed was started during the
     /// pass, under a number that the pass was already beyond: numbers had started again from below.
     /// The second pass sees it, or must be missed in the same way again.
     fn has_only_zombies(&self) -> bool {
@@ -109,7 +100,7 @@ impl ProcessGroup {
             let name = entry?.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
             match stat(pid) {
-                Ok(stat) if stat.group != self.number || stat.seen(pid) == Seen::Ended => {}
+                Ok(stat) if stat.group != self.number || stat.liveness(pid) == Liveness::Dead => {}
                 Ok(_) => return Ok(Some(pid)),
                 // It was reaped meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -163,7 +154,7 @@ fn shows_all() -> bool {
 }
 
 /// Checks whether there is no such process, or no such group if the number is negative.
-fn is_nobody(number: libc::pid_t) -> bool {
+fn is_absent(number: libc::pid_t) -> bool {
     // SAFETY: no pointers are involved, and signal 0 is not delivered.
     let asked = unsafe { libc::kill(number, 0) };
     asked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
@@ -180,15 +171,15 @@ struct Stat {
 }
 
 impl Stat {
-    fn seen(&self, pid: u32) -> Seen {
+    fn liveness(&self, pid: u32) -> Liveness {
         match self.state {
             // The main thread has ended. Others may still run.
             'Z' | 'X' | 'x' => match has_other_threads(pid) {
-                Some(true) => Seen::Alive,
-                Some(false) => Seen::Ended,
-                None => Seen::Nothing,
+                Some(true) => Liveness::Alive,
+                Some(false) => Liveness::Dead,
+                None => Liveness::Unknown,
             },
-            _ => Seen::Alive,
+            _ => Liveness::Alive,
         }
     }
 }
@@ -226,11 +217,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_mean_somebody_else_prove_nothing() {
+    fn numbers_that_mean_other_processes_prove_nothing() {
         for pid in [0, u32::MAX, i32::MAX as u32 + 1] {
-            assert_eq!(look_at(pid, 1), Seen::Nothing, "{pid}");
+            assert_eq!(liveness_of(pid, 1), Liveness::Unknown, "{pid}");
             assert!(!ProcessGroup::new(pid).has_ended(), "{pid}");
         }
-        assert!(!ProcessGroup::new(1).has_ended(), "-1 would mean everybody");
+        assert!(!ProcessGroup::new(1).has_ended(), "-1 would mean all processes");
     }
 }

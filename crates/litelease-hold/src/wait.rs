@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::watch::watch;
-use crate::{Bell, Cancel, Identity};
+use crate::{Cancel, Identity, Wakeup};
 
 /// A waiter checks this often even without a wake-up.
 const SLOW_POLL: Duration = Duration::from_millis(500);
@@ -18,20 +18,20 @@ const POLL_WITHOUT_NOTIFY: Duration = Duration::from_millis(100);
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use litelease_hold::nap;
+/// # use litelease_hold::time_to_next_read;
 /// let ms = Duration::from_millis;
-/// assert_eq!(nap(40, ms(1000)), ms(40), "the holder's lease ends first");
-/// assert_eq!(nap(9000, ms(30)), ms(30), "the own deadline comes first");
-/// assert_eq!(nap(9000, ms(9000)), ms(500));
-/// assert_eq!(nap(-5, ms(9000)), ms(1), "it has ended: look again, but do not spin");
+/// assert_eq!(time_to_next_read(40, ms(1000)), ms(40), "the holder's lease ends first");
+/// assert_eq!(time_to_next_read(9000, ms(30)), ms(30), "the own deadline comes first");
+/// assert_eq!(time_to_next_read(9000, ms(9000)), ms(500));
+/// assert_eq!(time_to_next_read(-5, ms(9000)), ms(1), "it has ended: read again, but do not spin");
 /// ```
-pub fn nap(until_expiry_ms: i64, left: Duration) -> Duration {
+pub fn time_to_next_read(until_expiry_ms: i64, left: Duration) -> Duration {
     let until_expiry = Duration::from_millis(u64::try_from(until_expiry_ms).unwrap_or(0));
     until_expiry.max(Duration::from_millis(1)).min(SLOW_POLL).min(left)
 }
 
-/// A waiter at a database file. It is woken when a process rings the bell, and when any process
-/// writes the file.
+/// A waiter at a database file. A process that frees a name notifies it, and any process that
+/// writes the file wakes it.
 ///
 /// Where the system provides neither, it only sleeps.
 ///
@@ -42,49 +42,50 @@ pub fn nap(until_expiry_ms: i64, left: Duration) -> Duration {
 /// # let file = folder.path().join("app.sqlite3");
 /// # std::fs::write(&file, "").unwrap();
 /// let waiter = Waiter::at(&file);
-/// let heard = waiter.heard();
-/// // Look at the row here; then:
-/// waiter.nap(heard, Duration::from_millis(1));
+/// let generation = waiter.generation();
+/// // Read the row here; then:
+/// waiter.wait_for_change(generation, Duration::from_millis(1));
 /// ```
 #[derive(Debug)]
 pub struct Waiter {
-    bell: Option<Arc<Bell>>,
+    wakeup: Option<Arc<Wakeup>>,
 }
 
 impl Waiter {
     /// Starts to listen at a database file. Events from now on end a sleep.
     pub fn at(file: &Path) -> Self {
-        let bell = Bell::create(file).ok().map(Arc::new);
-        if let Some(bell) = &bell {
-            watch(file, bell);
+        let wakeup = Wakeup::create(file).ok().map(Arc::new);
+        if let Some(wakeup) = &wakeup {
+            watch(file, wakeup);
         }
-        Waiter { bell }
+        Waiter { wakeup }
     }
 
-    /// Returns a number that changes with every ring. Read it before checking the row, so that no
-    /// ring is missed.
-    pub fn heard(&self) -> u32 {
-        self.bell.as_ref().map_or(0, |bell| bell.heard())
+    /// Returns a number that changes with every notification. Read it before the row, so that no
+    /// notification is missed.
+    pub fn generation(&self) -> u32 {
+        self.wakeup.as_ref().map_or(0, |wakeup| wakeup.generation())
     }
 
-    /// Sleeps until the bell rings, for at most `time`. Returns at once if it has rung since
-    /// `heard`.
-    pub fn nap(&self, heard: u32, time: Duration) {
-        match &self.bell {
-            Some(bell) => bell.listen(heard, time),
+    /// Sleeps until a process notifies this file, for at most `time`. Returns at once if one has
+    /// since `generation`.
+    pub fn wait_for_change(&self, generation: u32, time: Duration) {
+        match &self.wakeup {
+            Some(wakeup) => wakeup.wait(generation, time),
             None => std::thread::sleep(time.min(POLL_WITHOUT_NOTIFY)),
         }
     }
 
-    /// Sleeps like [`nap`](Waiter::nap), and at most until the wait is cancelled.
-    pub fn nap_unless(&self, cancel: Option<&Cancel>, heard: u32, time: Duration) {
-        let goes_on = match (cancel, &self.bell) {
-            (Some(cancel), Some(bell)) => cancel.rings(bell),
+    /// Sleeps like [`wait_for_change`](Waiter::wait_for_change), and at most until the wait is
+    /// cancelled.
+    pub fn wait_unless_cancelled(&self, cancel: Option<&Cancel>, generation: u32, time: Duration) {
+        let goes_on = match (cancel, &self.wakeup) {
+            (Some(cancel), Some(wakeup)) => cancel.notifies(wakeup),
             (Some(cancel), None) => return cancel.sleep(time.min(POLL_WITHOUT_NOTIFY)),
             (None, _) => true,
         };
         if goes_on {
-            self.nap(heard, time);
+            self.wait_for_change(generation, time);
         }
     }
 }
@@ -92,7 +93,7 @@ impl Waiter {
 /// The shortest time between two checks of a holder, however often its row changes.
 const EXAMINE_EVERY: Duration = Duration::from_millis(250);
 
-/// What a waiter knows about the process that is in its way.
+/// Limits how often a waiter checks whether the holder's process is dead.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -107,8 +108,8 @@ pub struct DeathCheck {
 }
 
 impl DeathCheck {
-    /// Finds out whether the holder with this owner text is dead, unless that was asked a moment
-    /// ago.
+    /// Checks whether the holder with this owner text is dead. Returns false if the last check was
+    /// less than 250 ms ago.
     pub fn is_dead(&mut self, now: Duration, owner: &str) -> bool {
         if self.last.is_some_and(|last| now < last + EXAMINE_EVERY) {
             return false;

@@ -1,5 +1,5 @@
-//! Notices the commits of programs that do not ring the bell: one thread per process watches files
-//! with inotify.
+//! Notices the commits of programs that notify no waiter: one thread per process watches files with
+//! inotify.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use litelease_sys::spawn_without_signals;
 
-/// Is told when a file was written. A nudge is only a hint.
+/// Receives notifications that a file was written. They are hints: read the row before acting.
 pub(crate) trait Listener: Send + Sync {
     fn nudge(&self);
 }
@@ -111,8 +111,8 @@ impl Watcher {
             let mut listeners = self.listeners();
             let written = watches(&buffer[..length]);
             self.forget(&mut listeners, &written);
-            let heard = written.iter().filter_map(|watch| listeners.get(watch)).flatten();
-            heard.cloned().collect()
+            let woken = written.iter().filter_map(|watch| listeners.get(watch)).flatten();
+            woken.cloned().collect()
         };
         if nudged.is_empty() {
             return Some(());

@@ -61,7 +61,7 @@ pub trait Deliveries {
     fn report(&self, error: Self::Error) -> Result<(), Self::Error>;
 
     /// Returns the attempt and the token of an item.
-    fn attempt(item: &Self::Item<'_>) -> (i64, i64);
+    fn attempt_and_token(item: &Self::Item<'_>) -> (i64, i64);
 }
 
 /// The answer to a receive.
@@ -348,7 +348,7 @@ impl Work {
                 (Some(settled), _) => Ok(settled),
                 (None, None) => retry(from, &is_held, || from.ack(item)),
                 (None, Some(note)) => {
-                    let (attempt, token) = D::attempt(item);
+                    let (attempt, token) = D::attempt_and_token(item);
                     let WorkOptions { first_delay, longest_delay, .. } = self.options;
                     let delay = backoff(first_delay, longest_delay, attempt, token);
                     retry(from, &is_held, || from.give_back(item, delay, Some(cut(&note))))

@@ -11,7 +11,7 @@ use litelease_hold::file::{CachedReader, DatabaseFile, OwnConnection};
 use litelease_hold::{Clock, Identity, SystemClock, Waiter};
 use rusqlite::Connection;
 
-use crate::error::lift;
+use crate::error::into_rusqlite;
 use crate::file::{file_of, open_existing};
 use crate::session::caller;
 use crate::{HoldError, HoldOptions, Litelease, Reader, Transaction, now_ms};
@@ -24,11 +24,11 @@ const WRITER_TTL: Duration = Duration::from_secs(30);
 /// How long loading and writing wait for a lock on the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest sleep between two looks, since a wake-up is only a hint.
+/// The longest sleep between two reads of the readers, since a wake-up is only a hint.
 const SLOW_POLL: Duration = Duration::from_millis(500);
 
-/// A value that is read from the file once and then answered from memory, until somebody wants to
-/// write it. Made by [`Litelease::cached`].
+/// A value that is read from the file once and then answered from memory, until a writer claims its
+/// name. Made by [`Litelease::cached`].
 ///
 /// [`get`](Cached::get) never answers a value that was overwritten before the call began, if all
 /// writers go through [`write`](Cached::write) or do what it does. A thread watches the file, and
@@ -163,17 +163,17 @@ impl<T> Cached<T> {
         let held = db.hold(name, HoldOptions::new(WRITER_TTL).wait(patience))?;
         let drain = Drain::new(&db, name)?;
         let waiter = Waiter::at(Path::new(&**file));
-        // A claim rings no bell by itself.
+        // A claim notifies no waiter by itself.
         db.notify();
         self.reader.give_way();
         loop {
-            let heard = waiter.heard();
+            let generation = waiter.generation();
             held.check()?;
             let left = drain.readers_left(&db)?;
             if left.is_empty() {
                 let tx = db.transaction()?;
                 if tx.drained((name, held.token()))? {
-                    lift(tx.store().forget_readers(name))?;
+                    into_rusqlite(tx.store().forget_readers(name))?;
                     let done = work(&tx)?;
                     tx.commit()?;
                     return Ok(done);
@@ -183,7 +183,7 @@ impl<T> Cached<T> {
             if time.is_zero() {
                 return Err(HoldError::ReadersLeft { name: name.into(), readers: left });
             }
-            waiter.nap(heard, drain.nap(&left).min(time));
+            waiter.wait_for_change(generation, drain.longest_sleep(&left).min(time));
         }
     }
 
@@ -275,7 +275,7 @@ impl<'n> Drain<'n> {
     }
 
     /// Returns how long to sleep at most: until the last reader has expired.
-    fn nap(&self, left: &[Reader]) -> Duration {
+    fn longest_sleep(&self, left: &[Reader]) -> Duration {
         let now = SystemClock.now();
         let until = left.iter().filter_map(|reader| self.until.get(&reader.reader)).max();
         let until = until.map_or(SLOW_POLL, |until| until.saturating_sub(now));

@@ -1,5 +1,5 @@
-//! Waiting for a name across processes: woken by a bell, by writes to the file and by timers; the
-//! row decides.
+//! Waiting for a name across processes: woken by notifications, by writes to the file and by
+//! timers; the row decides.
 
 use std::time::Duration;
 

@@ -1,16 +1,15 @@
-//! Watching a file for changes by any process, for callers that look again when something may have
-//! happened.
+//! Watches a file for changes by any process, for callers that read it again after each.
 
 use std::path::Path;
 use std::time::Duration;
 
-use litelease_hold::{Cancel, Waiter, nap};
+use litelease_hold::{Cancel, Waiter, time_to_next_read};
 
 use crate::Litelease;
 
 /// Notices changes of a database file, whichever process makes them. Made by [`Litelease::watch`].
 ///
-/// A wake-up is only a hint: look again, and decide by what is stored.
+/// A wake-up is only a hint: read again, and decide by what is stored.
 ///
 /// ```
 /// # litelease_doctest::path!(path);
@@ -18,7 +17,7 @@ use crate::Litelease;
 /// db.claim("import", "a", Duration::from_millis(150))?;
 /// let watch: Watch = db.watch();
 /// loop {
-///     let seen = watch.changes(); // before looking, so that no change is missed
+///     let seen = watch.changes(); // before reading, so that no change is missed
 ///     let Some(current) = db.inspect("import")? else { break };
 ///     watch.wait(seen, current.expires_at_ms, Duration::from_secs(60));
 /// }
@@ -52,9 +51,9 @@ impl Litelease {
 }
 
 impl Watch {
-    /// Returns how many changes were noticed so far. Call it before looking at the file.
+    /// Returns how many changes were noticed so far. Call it before reading the file.
     pub fn changes(&self) -> u32 {
-        self.waiter.as_ref().map_or(0, Waiter::heard)
+        self.waiter.as_ref().map_or(0, Waiter::generation)
     }
 
     /// Waits until something has changed since `seen`, until the Unix time `until_ms`, or for
@@ -71,9 +70,9 @@ impl Watch {
         until_ms: i64,
         timeout: Duration,
     ) {
-        let time = nap(until_ms.saturating_sub(crate::now_ms()), timeout);
+        let time = time_to_next_read(until_ms.saturating_sub(crate::now_ms()), timeout);
         match &self.waiter {
-            Some(waiter) => waiter.nap_unless(cancel, seen, time),
+            Some(waiter) => waiter.wait_unless_cancelled(cancel, seen, time),
             None => std::thread::sleep(time),
         }
     }

@@ -12,7 +12,7 @@ use litelease_hold::file::{Asks, DatabaseFile, FileDeliveries, FileError, FileLe
 use litelease_hold::{Delivery, Held, Settled, Work, WorkOptions, abandon};
 use rusqlite::Connection;
 
-use crate::error::{failure, raise};
+use crate::error::{failure, rusqlite_error};
 use crate::file::{connect, file_of};
 use crate::{
     AckResult, Error, GiveBackOptions, HoldError, Item, Litelease, Loss, LossSignal, Lost, Queue,
@@ -359,7 +359,8 @@ impl Shared {
         let queue = Arc::new(FileQueue::new(self.file.clone(), &self.queue, work.visibility)?);
         let open = |_| {
             let on_trouble = on_trouble.clone().map(|on_trouble| {
-                Arc::new(move |error| on_trouble(&raise(error))) as Arc<dyn Fn(_) + Send + Sync>
+                Arc::new(move |error| on_trouble(&rusqlite_error(error)))
+                    as Arc<dyn Fn(_) + Send + Sync>
             });
             Ok(FileDeliveries::new(Handler(self.open_one()?), &queue, on_trouble))
         };
@@ -411,7 +412,7 @@ impl Asks for Handler {
         Ok(())
     }
 
-    fn longest_nap(&self) -> Duration {
+    fn longest_sleep(&self) -> Duration {
         Duration::MAX
     }
 }

@@ -118,7 +118,7 @@ class Cached(Generic[T]):
         with self._using() as db, Held(self._path, self.name, _WRITER_TTL, patience, None, None) as held:
             drain = _Drain(db, self.name)
             waiter = _library.waiter(self._path)
-            # A claim rings no bell by itself.
+            # A claim notifies no waiter by itself.
             db._row("ring")
             _library.cached_give_way(self._native)
             while True:

@@ -1,4 +1,4 @@
-"""Waiting for a name or a slot: woken by the bell of the file and by writes to it; the rows decide.
+"""Waiting for a name or a slot: woken by notifications and by writes to it; the rows decide.
 
 The GIL is released meanwhile, and signal handlers run within 50 ms.
 """
@@ -56,7 +56,7 @@ def file_of(db: Handle, verb: str) -> str:
 
 
 def nap(waiter: object, heard: int, seconds: float, is_stopped: Callable[[], bool]) -> None:
-    """Waits until the bell of the file rings, because a process has sent or given back, or something else was freed; at most
+    """Waits until another process notifies, because a process has sent or given back, or something else was freed; at most
     so long."""
     end = clock() + seconds
     while (left := end - clock()) > 0 and not _library.listen(waiter, heard, left) and not is_stopped():

@@ -120,7 +120,7 @@ static METHODS: [Method; 51] = [
     method(c"waiter", c"waiter(path)\n--\n\nMakes a waiter at a database file.", waiting::waiter),
     method(
         c"heard",
-        c"heard(waiter)\n--\n\nReturns a number that changes with every ring of the bell.",
+        c"heard(waiter)\n--\n\nReturns a number that changes with every notification.",
         waiting::heard,
     ),
     method(

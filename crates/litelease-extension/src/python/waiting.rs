@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 #[cfg(unix)]
 pub(crate) use litelease_hold::Notifier;
 #[cfg(unix)]
-use litelease_hold::{Waiter, nap as nap_of};
+use litelease_hold::{Waiter, time_to_next_read as nap_of};
 
 use crate::python::api::{self, Object, Raised, Raw, Result, py, without_gil};
 use crate::python::values::to_integer;
@@ -49,7 +49,7 @@ unsafe extern "C" fn free(capsule: Raw) {
 pub(crate) unsafe extern "C" fn heard(shared: Raw, arguments: Raw) -> Raw {
     at_once(shared, arguments, |_, given| {
         let waiter = given.item(0)?;
-        api::integer(i64::from(in_capsule(&waiter)?.heard()))
+        api::integer(i64::from(in_capsule(&waiter)?.generation()))
     })
 }
 
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn listen(shared: Raw, arguments: Raw) -> Raw {
         // Once the interpreter ends, the waiter is told so by its next verb.
         let Some(_counted) = context.calls.begin() else { return api::integer(1) };
         let begin = Instant::now();
-        without_gil(|| waiter.nap(heard.unwrap_or(0), time));
+        without_gil(|| waiter.wait_for_change(heard.unwrap_or(0), time));
         api::integer(i64::from(begin.elapsed() < time))
     })
 }
@@ -125,11 +125,11 @@ mod elsewhere {
             Waiter
         }
 
-        pub(super) fn heard(&self) -> u32 {
+        pub(super) fn generation(&self) -> u32 {
             0
         }
 
-        pub(super) fn nap(&self, _: u32, time: Duration) {
+        pub(super) fn wait_for_change(&self, _: u32, time: Duration) {
             std::thread::sleep(time);
         }
     }

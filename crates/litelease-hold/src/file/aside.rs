@@ -125,7 +125,7 @@ impl<C: Borrow<OwnConnection<FileConnection>>> Asks for Own<'_, C> {
         (self.go_on)()
     }
 
-    fn longest_nap(&self) -> Duration {
+    fn longest_sleep(&self) -> Duration {
         STEP
     }
 }

@@ -121,7 +121,7 @@ impl CachedReader {
                 Err(error) if is_busy(&error) => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
-            // Asked again: what was just granted may be in a file that nobody else opens any more.
+            // Checked again: no other program may see the file that has the grant.
             if rows.connection().has_moved() {
                 return Err(moved());
             }
@@ -163,7 +163,7 @@ impl CachedReader {
             drop(state);
             self.shared.unread(rows)
         });
-        // If the file is locked, nobody waits for the thread.
+        // If the file is locked, the thread goes on trying, and this call does not wait for it.
         if given_up.is_ok()
             && let Some(watching) = lock(&self.watching).take()
         {
@@ -199,10 +199,10 @@ impl Shared {
     fn watch(&self) {
         let waiter = Waiter::at(Path::new(&*self.file));
         while let Some(granted_until) = self.wait_until_granted() {
-            let heard = waiter.heard();
+            let generation = waiter.generation();
             self.give_way();
             let left = granted_until.saturating_sub(SystemClock.now());
-            waiter.nap(heard, left.min(SLOW_POLL));
+            waiter.wait_for_change(generation, left.min(SLOW_POLL));
             sleep(READ_PAUSE.min(left));
         }
         self.leave();

@@ -10,8 +10,8 @@ use litelease_store::{Delivered, Error, Failure, OwnedValue, When, code};
 
 use super::{Asks, DatabaseFile, FileError, FileLeases, GrantKind, in_ms, now_ms, open_rows};
 use crate::{
-    Acquired, Bell, Clock, Deliveries, Granted, Held, HoldError, Home, NoKeeper, Received, Settled,
-    SystemClock, Waiter, keep, nap,
+    Acquired, Clock, Deliveries, Granted, Held, HoldError, Home, NoKeeper, Received, Settled,
+    SystemClock, Waiter, Wakeup, keep, time_to_next_read,
 };
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
@@ -36,7 +36,7 @@ pub struct FileDeliveries<A> {
     /// Called with each error that may pass.
     on_trouble: Option<OnTrouble>,
     /// The count of wake-ups before the last receive.
-    heard: Cell<u32>,
+    generation: Cell<u32>,
 }
 
 /// Called with an error.
@@ -51,8 +51,8 @@ impl FileQueue {
 
     /// Wakes handlers that wait. Others that hear it look once.
     pub fn wake(file: &DatabaseFile) {
-        if let Some(bell) = Bell::find(Path::new(&**file)) {
-            bell.ring();
+        if let Some(wakeup) = Wakeup::find(Path::new(&**file)) {
+            wakeup.notify();
         }
     }
 }
@@ -60,7 +60,7 @@ impl FileQueue {
 impl<A: Asks> FileDeliveries<A> {
     /// Returns the queue for one handler.
     pub fn new(asks: A, queue: &Arc<FileQueue>, on_trouble: Option<OnTrouble>) -> Self {
-        FileDeliveries { asks, queue: queue.clone(), on_trouble, heard: Cell::new(0) }
+        FileDeliveries { asks, queue: queue.clone(), on_trouble, generation: Cell::new(0) }
     }
 
     fn check_moved(&self, leases: FileLeases<'_>) -> Result<()> {
@@ -81,10 +81,10 @@ impl<A: Asks> Deliveries for FileDeliveries<A> {
     fn receive(&self, _: Duration) -> Result<Received<Delivered<OwnedValue>>> {
         self.asks.go_on()?;
         let FileQueue { name, visibility, waiter, .. } = &*self.queue;
-        self.heard.set(waiter.heard());
+        self.generation.set(waiter.generation());
         self.asks.with(|leases| {
             self.check_moved(leases)?;
-            // Asked without the write lock: an idle worker must not be in anybody's way.
+            // Asked without the write lock: an idle worker must not block other writers.
             let left_ms = match leases.store.next_visible(name)? {
                 None => i64::MAX,
                 Some(at_ms) => at_ms.saturating_sub(now_ms()),
@@ -156,7 +156,7 @@ impl<A: Asks> Deliveries for FileDeliveries<A> {
             if !leases.store.is_in_transaction() {
                 return Ok(None);
             }
-            // It would block everybody, and what is in it was never finished.
+            // It would block all other writers, and the handler never finished it.
             leases.store.rollback()?;
             Ok(Some("the handler left a transaction open"))
         })
@@ -164,14 +164,14 @@ impl<A: Asks> Deliveries for FileDeliveries<A> {
 
     fn wait(&self, time: Duration) {
         let time_ms = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        let (waiter, heard) = (&self.queue.waiter, self.heard.get());
-        let end = SystemClock.now() + nap(time_ms, Duration::MAX);
-        while waiter.heard() == heard && self.asks.go_on().is_ok() {
+        let (waiter, generation) = (&self.queue.waiter, self.generation.get());
+        let end = SystemClock.now() + time_to_next_read(time_ms, Duration::MAX);
+        while waiter.generation() == generation && self.asks.go_on().is_ok() {
             let left = end.saturating_sub(SystemClock.now());
             if left.is_zero() {
                 return;
             }
-            waiter.nap(heard, left.min(self.asks.longest_nap()));
+            waiter.wait_for_change(generation, left.min(self.asks.longest_sleep()));
         }
     }
 
@@ -188,7 +188,7 @@ impl<A: Asks> Deliveries for FileDeliveries<A> {
         }
     }
 
-    fn attempt(item: &Delivered<OwnedValue>) -> (i64, i64) {
+    fn attempt_and_token(item: &Delivered<OwnedValue>) -> (i64, i64) {
         (item.attempt, item.token)
     }
 }

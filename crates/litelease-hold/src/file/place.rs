@@ -9,7 +9,8 @@ use litelease_store::{Error, Value, When};
 
 use super::{DatabaseFile, FileError, FileLeases, GrantKind, KeptRows, in_ms, is_busy, now_ms};
 use crate::{
-    Cancel, Claimed, Clock, Granted, Home, NoKeeper, Place, Rows, SystemClock, Waiter, Wish, nap,
+    Cancel, Claimed, Clock, Granted, Home, NoKeeper, Place, Rows, SystemClock, Waiter, Wish,
+    time_to_next_read,
 };
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
@@ -25,8 +26,8 @@ pub struct FilePlace<'l, A> {
     /// Values and limits that are stored in the commit of a claim.
     more: More<'l>,
     waiter: Option<Waiter>,
-    /// The count of wake-ups before the last claim.
-    heard: u32,
+    /// The generation of the wake-ups before the last claim.
+    generation: u32,
 }
 
 /// The connection on which a place asks: the caller's, or one of our own.
@@ -38,7 +39,7 @@ pub trait Asks {
     fn go_on(&self) -> Result<()>;
 
     /// Returns how long a wait sleeps at most before it asks whether to go on.
-    fn longest_nap(&self) -> Duration;
+    fn longest_sleep(&self) -> Duration;
 }
 
 impl Asks for FileLeases<'_> {
@@ -50,7 +51,7 @@ impl Asks for FileLeases<'_> {
         Ok(())
     }
 
-    fn longest_nap(&self) -> Duration {
+    fn longest_sleep(&self) -> Duration {
         Duration::MAX
     }
 }
@@ -74,16 +75,17 @@ impl<'l, A: Asks> FilePlace<'l, A> {
             true => Err(FileError::InTransaction),
             false => DatabaseFile::behind(leases.store).ok_or(FileError::InMemory),
         })?;
-        Ok(FilePlace { asks, file, more, waiter: None, heard: 0 })
+        Ok(FilePlace { asks, file, more, waiter: None, generation: 0 })
     }
 
     fn sleep(&mut self, cancel: Option<&Cancel>, until_expiry_ms: i64, at_most: Duration) {
         match &self.waiter {
             Some(waiter) => {
-                let time = nap(until_expiry_ms, at_most.min(self.asks.longest_nap()));
-                waiter.nap_unless(cancel, self.heard, time);
+                let time =
+                    time_to_next_read(until_expiry_ms, at_most.min(self.asks.longest_sleep()));
+                waiter.wait_unless_cancelled(cancel, self.generation, time);
             }
-            // Reads once more before it sleeps: what happened before it listened was not heard.
+            // The caller reads once more before it sleeps: wake-ups before this line were missed.
             None => self.waiter = Some(Waiter::at(Path::new(&*self.file))),
         }
     }
@@ -129,8 +131,8 @@ impl<A: Asks> Place for FilePlace<'_, A> {
 
     fn claim(&mut self, wish: &Wish<'_>) -> Result<Claimed> {
         self.asks.go_on()?;
-        // What is heard from here on happened after the row was read.
-        self.heard = self.waiter.as_ref().map_or(0, Waiter::heard);
+        // A wake-up from here on belongs to a change after the row was read.
+        self.generation = self.waiter.as_ref().map_or(0, Waiter::generation);
         self.asks.with(|leases| {
             self.check_moved(leases)?;
             match self.make(leases, wish)? {

@@ -133,7 +133,7 @@ impl Rows for KeptRows {
             return vec![Err(Loss::FileReplaced); due.len()];
         }
         let answers = self.renew_all(due);
-        // Asked again: what was just stored may be in a file that nobody else opens any more.
+        // Checked again: no other program may see the file that has the renewals.
         if self.is_moved() {
             return vec![Err(Loss::FileReplaced); due.len()];
         }

@@ -1,6 +1,6 @@
 //! Sessions: one heartbeat for an identity and all the names that were claimed in it.
 //!
-//! A session's names carry its owner text, which nobody else uses. Every transaction of a session
+//! A session's names carry its owner text, which is unique to it. Every transaction of a session
 //! renews the identity first, exactly; if that is refused, nothing is written.
 
 use std::fmt;
@@ -73,7 +73,7 @@ pub fn open_session(
             Ok((held_from(kept), members))
         }
         Err(error) => {
-            // Nobody would keep it alive.
+            // Without the keeper, no thread would renew it.
             members.dismiss();
             let _ = members.db.with(|db| db.leases().release_if_stored(identity, &grant.owner));
             Err(error)
@@ -166,7 +166,7 @@ struct Renewed {
 }
 
 /// Why nothing of a session is renewed.
-struct Over {
+struct SessionEnd {
     reason: Loss,
     /// For each name in the list.
     names: Vec<Loss>,
@@ -217,7 +217,7 @@ impl SessionMembers {
         store: &Store,
         names: &Names,
         work: impl FnOnce(&Store, SessionGrants<'_>, i64) -> Answer<T>,
-    ) -> Result<Result<(Renewed, T), Over>> {
+    ) -> Result<Result<(Renewed, T), SessionEnd>> {
         // The clock is read once, and after the wait for the write lock.
         let (start, now_ms) = (SystemClock.now(), now_ms());
         let HeldGrant { name: identity, owner, token, ttl, .. } = &self.identity;
@@ -243,14 +243,14 @@ impl SessionMembers {
         Ok(Ok((Renewed { start, identity: renewed_to(identity), names }, done)))
     }
 
-    fn over(&self, names: &Names, over: SessionOver) -> Over {
+    fn over(&self, names: &Names, over: SessionOver) -> SessionEnd {
         let reason = loss(self.identity.token, over.reason, over.current);
         let names = over.names.into_iter().zip(&names.list).map(|(own, name)| match own {
             _ if reason.may_pass() => reason.clone(),
             Some((reason, current)) => loss(name.grant.token, reason, current),
             None => Loss::SessionOver { reason: reason.to_string() },
         });
-        Over { names: names.collect(), reason }
+        SessionEnd { names: names.collect(), reason }
     }
 
     /// Records the answer, for every hold.
@@ -281,7 +281,7 @@ impl SessionMembers {
     }
 
     /// Ends trust in everything.
-    fn fail(&self, names: &Names, over: &Over) {
+    fn fail(&self, names: &Names, over: &SessionEnd) {
         if over.reason.may_pass() {
             return;
         }
@@ -312,7 +312,7 @@ impl SessionMembers {
             let hold = Hold::new(grant.clone(), self.window, start, renewal);
             let open = || SessionRows::open(&self.file);
             let kept = home.keeper.keep(&home.key, hold, open).inspect_err(|_| {
-                // Nobody would tell that it is lost.
+                // Without the keeper, no thread would notice its loss.
                 lock(&self.names).forget(&grant);
                 let _ = self.db.with(|db| db.leases().release_if_stored(&grant.name, &grant.owner));
             })?;
@@ -360,7 +360,7 @@ impl SessionMembers {
             };
             let granted = granted(&done)?;
             tx.commit()?;
-            // Asked again: what was just stored may be in a file that nobody else opens any more.
+            // Checked again: no other program may see the file that has the change.
             if db.connection().has_moved() {
                 return Err(moved(&self.file));
             }

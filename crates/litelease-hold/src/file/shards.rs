@@ -74,7 +74,7 @@ pub enum ShardEvent<C> {
         shard: usize,
         /// The fencing token.
         token: i64,
-        /// The last checkpoint of the shard, whoever stored it.
+        /// The last checkpoint of the shard, by any member.
         checkpoint: Option<C>,
     },
     /// Another member needs the shard: finish, store a checkpoint, and hand it over.
@@ -358,7 +358,7 @@ impl Shared {
         let waiter = Waiter::at(Path::new(&*self.file));
         let mut last_change = None;
         while !self.is_stopped.load(Ordering::SeqCst) {
-            let heard = waiter.heard();
+            let generation = waiter.generation();
             // If the file is locked or fails, the keeper goes on, and the trust window decides.
             let is_stopped = || self.is_stopped.load(Ordering::SeqCst);
             if let Err(HoldError::Lost(lost)) = self.step(&mut last_change)
@@ -367,7 +367,7 @@ impl Shared {
                 self.end_all(lost);
                 return;
             }
-            waiter.nap(heard, SLOW_POLL.min(self.ttl / 4));
+            waiter.wait_for_change(generation, SLOW_POLL.min(self.ttl / 4));
             std::thread::sleep(PAUSE);
         }
         // Dropped without the lock: each finds out that its session has released it.

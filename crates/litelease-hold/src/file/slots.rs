@@ -9,7 +9,7 @@ use litelease_store::{BorrowOptions, Borrowed, Error, SlotRow, Store, When};
 use super::{Asks, FileError, FilePlace, GrantKind, More, in_ms, is_busy, now_ms, open_rows};
 use crate::{
     Acquired, Cancel, Clock, Granted, Held, HoldError, HoldLimits, Identity, SystemClock, Waiter,
-    Window, keep, nap, unique,
+    Window, keep, time_to_next_read, unique,
 };
 
 type Result<T, E = HoldError<FileError>> = std::result::Result<T, E>;
@@ -109,7 +109,8 @@ fn wait_for_slot(
     let (mut waiter, mut next_death_check, mut locked_since) = (None, begin, None);
     loop {
         asks.go_on()?;
-        let (heard, start) = (waiter.as_ref().map_or(0, Waiter::heard), SystemClock.now());
+        let generation = waiter.as_ref().map_or(0, Waiter::generation);
+        let start = SystemClock.now();
         let checks_deaths = start >= next_death_check;
         let tried = asks.with(|leases| {
             let store = leases.store;
@@ -147,10 +148,11 @@ fn wait_for_slot(
             _ if free_at_ms == 0 => {}
             _ if is_over => return Ok(None),
             Some(waiter) => {
-                let time = nap(free_at_ms.saturating_sub(now_ms()), left);
-                waiter.nap_unless(wish.cancel, heard, time.min(asks.longest_nap()));
+                let left = left.min(asks.longest_sleep());
+                let time = time_to_next_read(free_at_ms.saturating_sub(now_ms()), left);
+                waiter.wait_unless_cancelled(wish.cancel, generation, time);
             }
-            // Asks once more before it sleeps: what happened before it listened was not heard.
+            // The loop asks once more before it sleeps: wake-ups before this line were missed.
             None => waiter = Some(Waiter::at(Path::new(file))),
         }
     }

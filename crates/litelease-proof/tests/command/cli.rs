@@ -219,7 +219,9 @@ fn waiting_ends_when_the_name_is_free_or_the_time_is_over() {
     let lease = acquired(db.claim("x", "a", LONG));
     assert_eq!(told(&desk.run(&["wait", "x", "-w", "50ms"])).0, 1);
     let mut waiter = desk.command(&["wait", "x"]).stdout(Stdio::null()).spawn().unwrap();
-    eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
+    eventually("it waits", || {
+        desk.folder.path().join("leases.sqlite3-wakeup").exists().then_some(())
+    });
     db.release(&lease).unwrap();
     assert!(eventually("its end", || waiter.try_wait().unwrap()).success());
 
@@ -786,8 +788,8 @@ fn whoever_waits_in_a_file_that_was_replaced_is_told() {
         let mut waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         match command {
             "wait" => {
-                let bell = desk.folder.path().join("leases.sqlite3-bell");
-                eventually("it waits", || bell.exists());
+                let wakeup = desk.folder.path().join("leases.sqlite3-wakeup");
+                eventually("it waits", || wakeup.exists());
             }
             // It tells what is so, and then waits.
             _ => waiting.stdout.as_mut().unwrap().read_exact(&mut [0; 7]).unwrap(),

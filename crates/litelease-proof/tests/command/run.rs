@@ -219,7 +219,9 @@ fn who_does_not_get_the_name_says_who_has_it() {
 
     // One that waits for ever gets it when the first is done.
     let second = desk.start(&["x"], "echo $LITELEASE_TOKEN > second");
-    eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
+    eventually("it waits", || {
+        desk.folder.path().join("leases.sqlite3-wakeup").exists().then_some(())
+    });
     first.signal(SIGTERM);
     assert_eq!(desk.read("second"), "2");
     assert_eq!(first.end().0, 128 + SIGTERM);
@@ -252,7 +254,9 @@ fn a_signal_while_waiting_ends_the_waiting() {
     let db = desk.db();
     let lease = acquired(db.claim("x", "a", LONG));
     let run = desk.start(&["x"], "echo > started");
-    eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
+    eventually("it waits", || {
+        desk.folder.path().join("leases.sqlite3-wakeup").exists().then_some(())
+    });
     run.signal(SIGINT);
     assert_eq!(run.end().0, 128 + SIGINT);
     db.release(&lease).unwrap();
@@ -559,7 +563,9 @@ fn a_waiter_whose_clock_is_an_hour_behind_is_woken_by_a_release_all_the_same() {
     let lease = acquired(db.claim("x", "a", LONG));
     let Some(mut behind) = faketime(&desk, "-1h", &["run", "x", "--", "true"]) else { return };
     let mut child = behind.spawn().unwrap();
-    eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
+    eventually("it waits", || {
+        desk.folder.path().join("leases.sqlite3-wakeup").exists().then_some(())
+    });
     db.release(&lease).unwrap();
     assert!(eventually("its end", || child.try_wait().unwrap()).success());
 }

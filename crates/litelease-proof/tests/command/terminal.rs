@@ -51,7 +51,7 @@ fn control_c_ends_the_waiting_too() {
     acquired(desk.db().claim("x", "a", LONG));
     let mut terminal = shell(&desk);
     terminal.types("litelease run x -- echo never; echo rc=$?\n");
-    eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists());
+    eventually("it waits", || desk.folder.path().join("leases.sqlite3-wakeup").exists());
     terminal.types(CTRL_C);
     terminal.shows("rc=130");
     assert_eq!(desk.db().token("x").unwrap(), Some(1));

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::{ClaimResult, Litelease};
-use litelease_hold::Bell;
 use litelease_hold::Waiter;
+use litelease_hold::Wakeup;
 use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
@@ -26,8 +26,8 @@ fn waiting(place: &TestFolder, name: &'static str, owner: &'static str) -> mpsc:
 
 /// Waits until somebody waits at the file.
 fn is_waited_for(place: &TestFolder) {
-    let bell = place.folder.path().join("test.sqlite3-bell");
-    eventually("a bell", || bell.exists().then_some(()));
+    let wakeup = place.folder.path().join("test.sqlite3-wakeup");
+    eventually("it waits", || wakeup.exists().then_some(()));
 }
 
 /// How a name can become free.
@@ -63,50 +63,50 @@ fn a_waiter_is_granted_the_name_however_it_becomes_free() {
 }
 
 #[test]
-fn a_release_through_the_crate_rings_the_bell_after_its_commit() {
+fn a_release_through_the_crate_notifies_waiters_after_its_commit() {
     let place = TestFolder::new("WAL");
     let mut db = place.open(LONG);
     let waiter = Waiter::at(&place.file);
-    let heard = waiter.heard();
+    let generation = waiter.generation();
     acquired(db.claim("x", "a", LONG));
     let _ = db.renew_by_owner("x", "a", LONG).unwrap();
-    assert_eq!(waiter.heard(), heard, "nothing has become free");
+    assert_eq!(waiter.generation(), generation, "nothing has become free");
     db.release_by_owner("x", "a").unwrap();
-    assert_ne!(waiter.heard(), heard, "release");
+    assert_ne!(waiter.generation(), generation, "release");
 
-    let heard = waiter.heard();
+    let generation = waiter.generation();
     acquired(db.claim("x", "a", LONG));
     let tx = db.transaction().unwrap();
     tx.release_by_owner("x", "a").unwrap();
-    assert_eq!(waiter.heard(), heard, "not before the COMMIT");
+    assert_eq!(waiter.generation(), generation, "not before the COMMIT");
     tx.commit().unwrap();
-    assert_ne!(waiter.heard(), heard, "commit");
+    assert_ne!(waiter.generation(), generation, "commit");
 
-    let heard = waiter.heard();
+    let generation = waiter.generation();
     acquired(db.claim("x", "a", LONG));
     let _ = db.break_lease("x").unwrap();
-    assert_ne!(waiter.heard(), heard, "break");
+    assert_ne!(waiter.generation(), generation, "break");
 }
 
 #[test]
-fn a_bell_that_is_hung_up_late_is_found_by_a_handle_that_looked_for_it_in_vain() {
+fn a_wakeup_that_is_made_late_is_found_by_a_handle_that_looked_for_it_in_vain() {
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     acquired(db.claim("x", "a", LONG));
     db.release_by_owner("x", "a").unwrap();
     let waiter = Waiter::at(&place.file);
-    let heard = waiter.heard();
-    eventually("a ring", || {
+    let generation = waiter.generation();
+    eventually("a notification", || {
         acquired(db.claim("x", "a", LONG));
         db.release_by_owner("x", "a").unwrap();
-        (waiter.heard() != heard).then_some(())
+        (waiter.generation() != generation).then_some(())
     });
 }
 
 #[test]
 fn a_ring_or_a_write_ends_a_nap_long_before_its_time() {
     for journal in ["WAL", "DELETE"] {
-        for way in ["ring", "write"] {
+        for way in ["notify", "write"] {
             let place = TestFolder::new(journal);
             let db = place.open(LONG);
             let lease = acquired(db.claim("x", "a", LONG));
@@ -114,20 +114,20 @@ fn a_ring_or_a_write_ends_a_nap_long_before_its_time() {
             let (sender, ready) = mpsc::channel();
             let napper = thread::spawn(move || {
                 let waiter = Waiter::at(&file);
-                let heard = waiter.heard();
+                let generation = waiter.generation();
                 sender.send(()).unwrap();
                 let begin = Instant::now();
-                waiter.nap(heard, Duration::from_secs(60));
+                waiter.wait_for_change(generation, Duration::from_secs(60));
                 begin.elapsed()
             });
             ready.recv().unwrap();
             thread::sleep(Duration::from_millis(50)); // so that it mostly naps already
             let mut sleeper = Some(napper);
-            // Once is enough, except when it came before the nap. So few that the file itself is
+            // Once is enough, except when it came before the wait. So few that the file itself is
             // not written, which a checkpoint does, but only its -wal.
             for _ in 0..300 {
                 match way {
-                    "ring" => drop(db.release(&lease).unwrap()),
+                    "notify" => drop(db.release(&lease).unwrap()),
                     _ => db.conn().execute_batch("PRAGMA user_version = 7").unwrap(),
                 }
                 thread::sleep(Duration::from_millis(100));
@@ -143,16 +143,16 @@ fn a_ring_or_a_write_ends_a_nap_long_before_its_time() {
 
 #[test]
 fn a_ring_between_looking_and_napping_is_not_lost() {
-    // The bell alone: nothing is written, so nothing else could end the nap.
+    // The wakeup alone: nothing is written, so nothing else could end the wait.
     let place = TestFolder::new("WAL");
     place.open(LONG);
-    let waiting = Bell::create(&place.file).unwrap();
-    let ringing = Bell::find(&place.file).unwrap();
+    let waiting = Wakeup::create(&place.file).unwrap();
+    let notifying = Wakeup::find(&place.file).unwrap();
     for round in 0..200 {
-        let heard = waiting.heard();
-        ringing.ring();
+        let generation = waiting.generation();
+        notifying.notify();
         let begin = Instant::now();
-        waiting.listen(heard, Duration::from_secs(60));
+        waiting.wait(generation, Duration::from_secs(60));
         assert!(begin.elapsed() < Duration::from_secs(30), "round {round}");
     }
 }
@@ -173,11 +173,11 @@ fn a_holder_that_dies_is_succeeded_when_its_lease_is_over_and_not_before() {
 }
 
 #[test]
-fn waiters_without_a_bell_get_there_too() {
-    // Something else is in the place of the bell, so nobody can hang one up.
+fn waiters_without_a_wakeup_get_there_too() {
+    // Something else has the name of the wakeup, so no process can make one.
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);
-    std::fs::create_dir(place.folder.path().join("test.sqlite3-bell")).unwrap();
+    std::fs::create_dir(place.folder.path().join("test.sqlite3-wakeup")).unwrap();
     let lease = acquired(db.claim("x", "a", LONG));
     let granted = waiting(&place, "x", "b");
     thread::sleep(Duration::from_millis(50));

@@ -223,7 +223,7 @@ fn use_everything(
         shared.start(second, umask, "litelease write -w 50s -- true"),
         shared.start(first, umask, "litelease write -w 50s -- true"),
     ];
-    let endings = ["-bell", "-shm", "-wal", ".lock", ".lock.queue", ".mark", ".serve.lock", ""];
+    let endings = ["-wakeup", "-shm", "-wal", ".lock", ".lock.queue", ".mark", ".serve.lock", ""];
     shared.once_there(&endings);
     // Whoever makes one sets its mode a moment later, and so does its owner who finds that the
     // database is shared now.
@@ -500,8 +500,8 @@ impl Trap {
 fn use_one(shared: &Shared, ending: &str, user: User) -> (i32, String) {
     let wait = |words: &str| format!("timeout 20 litelease {words}");
     let outcome = match ending {
-        // A waiter and whoever lets it in. A bell that cannot be used is done without.
-        "-bell" => {
+        // A waiter, and the process that lets it in. They do without a wakeup that cannot be used.
+        "-wakeup" => {
             let holder =
                 shared.start(user, "022", &wait("run job -- sh -c 'touch held; sleep 0.3'"));
             eventually("it is held", || shared.folder.path().join("held").exists().then_some(()));
@@ -527,7 +527,7 @@ fn use_one(shared: &Shared, ending: &str, user: User) -> (i32, String) {
 #[test]
 fn whatever_is_in_the_place_of_a_side_file_is_left_alone_and_told() {
     let can_become = !may_not_become_others("side files of another user");
-    let endings = ["-bell", ".lock", ".lock.queue", ".mark", ".mark.new", ".serve.lock"];
+    let endings = ["-wakeup", ".lock", ".lock.queue", ".mark", ".mark.new", ".serve.lock"];
     let tables: Vec<String> = thread::scope(|scope| {
         let rows = endings.map(|ending| scope.spawn(move || try_traps(ending, can_become)));
         rows.into_iter().map(|row| row.join().unwrap()).collect()
@@ -553,7 +553,7 @@ fn try_traps(ending: &str, can_become: bool) -> String {
         // What is only a word for others, or is replaced anyway, is no reason to give up.
         let is_fine = match (ending, kind) {
             (".mark.new", "a folder") => false,
-            ("-bell" | ".lock.queue" | ".mark.new", _) => true,
+            ("-wakeup" | ".lock.queue" | ".mark.new", _) => true,
             (".lock" | ".serve.lock", "NULs" | "garbage") => true,
             (".mark", "NULs") => true,
             _ => false,

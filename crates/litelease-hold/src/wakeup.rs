@@ -1,4 +1,5 @@
-//! The bell of a database file: a futex word in a small file next to it, on which waiters sleep.
+//! Wakes waiters in other processes: a futex word in a small file next to the database, on which
+//! they sleep.
 //!
 //! The first waiter creates the file, and it stays. The word is read and written with file calls,
 //! and mapped only for the kernel: if the file is truncated, reading the mapping would kill the
@@ -20,61 +21,61 @@ use crate::{Clock, SystemClock};
 const LENGTH: usize = 64;
 
 /// Wakes all waiters.
-const EVERYBODY: u32 = i32::MAX as u32;
+const ALL_WAITERS: u32 = i32::MAX as u32;
 
-/// The bell of a database file.
+/// The wakeup of a database file, `…-wakeup`.
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use litelease_hold::Bell;
+/// # use litelease_hold::Wakeup;
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let file = folder.path().join("app.sqlite3");
 /// # std::fs::write(&file, "").unwrap();
-/// assert!(Bell::find(&file).is_none(), "nobody has ever waited");
-/// let waiting = Bell::create(&file).unwrap();
-/// let heard = waiting.heard();
-/// Bell::find(&file).unwrap().ring();
-/// waiting.listen(heard, Duration::from_secs(60)); // returns at once
-/// assert_ne!(waiting.heard(), heard);
+/// assert!(Wakeup::find(&file).is_none(), "no process has ever waited");
+/// let waiting = Wakeup::create(&file).unwrap();
+/// let generation = waiting.generation();
+/// Wakeup::find(&file).unwrap().notify();
+/// waiting.wait(generation, Duration::from_secs(60)); // returns at once
+/// assert_ne!(waiting.generation(), generation);
 /// ```
 #[derive(Debug)]
-pub struct Bell {
+pub struct Wakeup {
     file: File,
     word: *mut u32,
 }
 
 // SAFETY: the pointer is never dereferenced; it only names the word to the kernel.
-unsafe impl Send for Bell {}
+unsafe impl Send for Wakeup {}
 // SAFETY: as above.
-unsafe impl Sync for Bell {}
+unsafe impl Sync for Wakeup {}
 
-impl Bell {
-    /// Opens the bell of a database file, and creates it if it is missing. Users that may write
-    /// the database may ring it.
+impl Wakeup {
+    /// Opens the wakeup of a database file, and creates it if it is missing. Users that may write
+    /// the database may notify its waiters.
     pub fn create(database: &Path) -> io::Result<Self> {
         let file = beside(database).open()?;
         if file.metadata()?.len() == 0 {
             file.set_len(LENGTH as u64)?;
         }
-        Bell::on(file)
+        Wakeup::on(file)
     }
 
-    /// Opens the bell of a database file, if anybody has ever waited there.
+    /// Opens the wakeup of a database file, if a process has ever waited there.
     pub fn find(database: &Path) -> Option<Self> {
-        Bell::on(beside(database).open_existing().ok()??).ok()
+        Wakeup::on(beside(database).open_existing().ok()??).ok()
     }
 
-    /// Returns a number that changes with every ring.
-    pub fn heard(&self) -> u32 {
+    /// Returns a number that changes with every notification.
+    pub fn generation(&self) -> u32 {
         let mut word = [0; 4];
-        // A bell that cannot be read never rings; then waiters rely on the slow poll.
+        // If the file cannot be read, waiters rely on the slow poll.
         let _ = self.file.read_exact_at(&mut word, 0);
         u32::from_ne_bytes(word)
     }
 
-    /// Sleeps until the bell rings, for at most `time`. Returns at once if it has rung since
-    /// `heard`.
-    pub fn listen(&self, heard: u32, time: Duration) {
+    /// Sleeps until the next notification, for at most `time`. Returns at once if there was one
+    /// since `generation`.
+    pub fn wait(&self, generation: u32, time: Duration) {
         let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `until` is a valid place to write to. The kernel measures the wait with this
         // clock.
@@ -83,16 +84,16 @@ impl Bell {
         let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         until.tv_sec = until.tv_sec.saturating_add(seconds).saturating_add(nanos / 1_000_000_000);
         until.tv_nsec = nanos % 1_000_000_000;
-        self.futex(libc::FUTEX_WAIT_BITSET, heard, &until);
+        self.futex(libc::FUTEX_WAIT_BITSET, generation, &until);
     }
 
     /// Wakes all waiters of this file, in all processes.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         // Any new number will do. Counting up would need two processes to agree.
         let now = SystemClock.now().as_nanos();
         let new = (now as u32 ^ std::process::id().rotate_left(16)).to_ne_bytes();
         if self.file.write_all_at(&new, 0).is_ok() {
-            self.futex(libc::FUTEX_WAKE, EVERYBODY, ptr::null());
+            self.futex(libc::FUTEX_WAKE, ALL_WAITERS, ptr::null());
         }
     }
 
@@ -102,15 +103,15 @@ impl Bell {
         let unused = ptr::null::<u32>();
         // SAFETY: the word is mapped as long as this value lives; if the file has become too
         // short, the kernel returns an error. `until` is null or lives until the call returns. An
-        // error (interrupted, already rung, timed out) means the same as a wake-up: the caller
-        // looks again.
+        // error (interrupted, already notified, timed out) means the same as a wake-up: the
+        // caller reads the row again.
         unsafe { libc::syscall(libc::SYS_futex, self.word, operation, value, until, unused, bits) };
     }
 
     fn on(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         if !metadata.is_file() || metadata.len() != LENGTH as u64 {
-            return Err(io::Error::other("another file is in the place of the bell"));
+            return Err(io::Error::other("another file has the name of the wakeup"));
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
@@ -120,18 +121,18 @@ impl Bell {
         if word == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Bell { file, word: word.cast() })
+        Ok(Wakeup { file, word: word.cast() })
     }
 }
 
-impl Listener for Bell {
+impl Listener for Wakeup {
     /// Wakes the waiters of this file in this process.
     fn nudge(&self) {
-        self.futex(libc::FUTEX_WAKE_BITSET, EVERYBODY, ptr::null());
+        self.futex(libc::FUTEX_WAKE_BITSET, ALL_WAITERS, ptr::null());
     }
 }
 
-impl Drop for Bell {
+impl Drop for Wakeup {
     fn drop(&mut self) {
         // SAFETY: it was mapped with this length, and the address is not used any more.
         unsafe { libc::munmap(self.word.cast(), LENGTH) };
@@ -139,7 +140,7 @@ impl Drop for Bell {
 }
 
 fn beside(database: &Path) -> SideFile {
-    SideFile::new(database, "-bell")
+    SideFile::new(database, "-wakeup")
 }
 
 #[cfg(test)]
@@ -153,33 +154,33 @@ mod tests {
         let folder = tempfile::tempdir().unwrap_or_else(|error| unreachable!("{error}"));
         let database = folder.path().join("x");
         std::fs::write(&database, "").unwrap_or_default();
-        let bell = folder.path().join("x-bell");
-        (folder, database, bell)
+        let path = folder.path().join("x-wakeup");
+        (folder, database, path)
     }
 
     #[test]
-    fn a_bell_that_is_truncated_under_its_listeners_harms_nobody() {
+    fn a_wakeup_that_is_truncated_under_its_waiters_does_no_harm() {
         let (_folder, database, path) = place();
-        let bell = Bell::create(&database).ok();
+        let wakeup = Wakeup::create(&database).ok();
         let cut = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
         assert!(cut.is_ok());
-        let Some(bell) = bell else { unreachable!("no bell") };
-        bell.listen(bell.heard(), Duration::from_millis(1));
-        bell.ring();
+        let Some(wakeup) = wakeup else { unreachable!("no wakeup") };
+        wakeup.wait(wakeup.generation(), Duration::from_millis(1));
+        wakeup.notify();
     }
 
     #[test]
-    fn what_is_in_the_place_of_the_bell_is_left_alone() {
+    fn a_file_that_already_has_the_name_of_the_wakeup_is_left_alone() {
         let (_folder, database, path) = place();
         std::fs::write(&path, "a victim").unwrap_or_default();
-        assert!(Bell::create(&database).is_err() && Bell::find(&database).is_none());
+        assert!(Wakeup::create(&database).is_err() && Wakeup::find(&database).is_none());
         assert_eq!(std::fs::read(&path).unwrap_or_default(), b"a victim");
 
         let (_folder, database, path) = place();
         let victim = database.with_extension("victim");
         std::fs::write(&victim, "").unwrap_or_default();
         assert!(std::os::unix::fs::symlink(&victim, &path).is_ok());
-        assert!(Bell::create(&database).is_err());
+        assert!(Wakeup::create(&database).is_err());
         assert_eq!(std::fs::read(&victim).unwrap_or_default(), b"");
     }
 }
