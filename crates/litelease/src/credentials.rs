@@ -40,7 +40,7 @@ pub use litelease_credentials::{
     Verified, Verifier, new_issuer,
 };
 
-use crate::error::lift;
+use crate::error::into_rusqlite;
 use crate::leases::in_ms;
 use crate::{AdmitResult, Gate, GrantRef, Lease, Leases, Reason};
 
@@ -64,7 +64,7 @@ pub struct Issuer {
 
 /// A credential that was signed.
 ///
-/// It is a secret: whoever has it may use the grant. `Debug` does not show it.
+/// It is a secret: it is all that one needs to use the grant. `Debug` does not show it.
 ///
 /// ```
 /// # use litelease::credentials::*;
@@ -205,7 +205,7 @@ impl Issuer {
         let owner = grant.owner_or(|name| leases.owner(name))?;
         let (who, when) = (grant.of_owner(&owner), When::At(now_ms));
         let decided = leases.verbs()?.credential(grant.name, who, ttl_ms, most_ms, when);
-        let (lease, term) = match lift(decided)? {
+        let (lease, term) = match into_rusqlite(decided)? {
             CredentialResult::Granted { lease, term } => (lease, term),
             CredentialResult::TooShort { lease } => return Ok(IssueResult::TooShort(lease)),
             CredentialResult::Rejected { reason } => return Ok(IssueResult::Rejected { reason }),
@@ -259,7 +259,8 @@ impl Leases {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn issuer(&self) -> Result<String, Error> {
-        Ok(lift(self.verbs()?.issuer(&new_issuer()?))?)
+        let new = new_issuer()?;
+        Ok(self.run(|store| store.issuer(&new))?)
     }
 }
 

@@ -18,7 +18,7 @@ type Result<T, E = HoldError> = std::result::Result<T, E>;
 /// How long reading and proclaiming wait for a lock on the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An election under a name: whoever has the lease leads, and its value says what everybody should
+/// An election under a name: the holder of the lease leads, and its value says what others should
 /// know of the leader, such as its address.
 ///
 /// ```
@@ -31,7 +31,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// let election = Election::new(&db, "leader")?;
 /// let leader = election.campaign("10.0.0.7:4000", HoldOptions::new(Duration::from_secs(30)))?;
 ///
-/// let known = election.leader()?.expect("somebody leads");
+/// let known = election.leader()?.expect("there is a leader");
 /// assert_eq!((known.term, known.value), (leader.term(), Some("10.0.0.7:4000".to_owned().into())));
 /// leader.resign()?;
 /// assert_eq!(election.leader()?, None);
@@ -62,13 +62,13 @@ pub struct LeaderInfo {
     pub term: i64,
     /// The owner text of its lease.
     pub owner: String,
-    /// What it has proclaimed last; none if that was NULL.
+    /// The value that it has proclaimed last; none if that was NULL.
     pub value: Option<Value>,
     /// Until when its lease lasts if it is not renewed, in Unix milliseconds.
     pub expires_at_ms: i64,
 }
 
-/// What an [`Observer`] sees.
+/// The answer of an [`Observer`].
 ///
 /// ```
 /// # litelease_doctest::file!(db);
@@ -81,7 +81,7 @@ pub struct LeaderInfo {
 pub enum Observed {
     /// This one leads, or has proclaimed this.
     Leads(LeaderInfo),
-    /// Nobody leads.
+    /// There is no leader.
     Vacant,
     /// Nothing has changed in that time.
     Unchanged,
@@ -107,7 +107,7 @@ pub enum Observed {
 pub struct Observer {
     election: Election,
     watch: Watch,
-    /// What was told last.
+    /// The leader in the last answer; none before the first.
     last: Option<Option<LeaderInfo>>,
 }
 
@@ -136,8 +136,8 @@ impl Election {
     }
 
     /// Runs for leader: waits as long as `options` say, and leads under a new term. The value is
-    /// there in the commit that makes the leader. Fails with [`HoldError::Busy`] if somebody else
-    /// leads until then.
+    /// there in the commit that makes the leader. Fails with [`HoldError::Busy`] if another
+    /// candidate leads until then.
     ///
     /// ```
     /// # litelease_doctest::file!(db);
@@ -285,8 +285,8 @@ impl Leader {
     /// [`HoldError::Lost`] if it is not. So what `work` reads was not overwritten by a later leader
     /// at the time of the snapshot.
     ///
-    /// What `work` writes is rolled back: write with the token presented, to tables that the name
-    /// guards.
+    /// The writes of `work` are rolled back: write with the token presented, to tables that the
+    /// name guards.
     ///
     /// ```
     /// # litelease_doctest::file!(db);

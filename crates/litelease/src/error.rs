@@ -2,7 +2,7 @@
 
 use rusqlite::ffi;
 
-/// What can go wrong. SQLite's own errors come through as `rusqlite::Error`, with their extended
+/// An error of a verb. SQLite's own errors come through as `rusqlite::Error`, with their extended
 /// code.
 ///
 /// Busy and rejected are answers inside `Ok`, never errors.
@@ -41,12 +41,12 @@ pub(crate) fn failure(message: &str) -> Error {
 }
 
 /// Converts a result of the store into one of this crate.
-pub(crate) fn lift<T>(result: std::result::Result<T, litelease_store::Error>) -> Result<T> {
-    result.map_err(raise)
+pub(crate) fn into_rusqlite<T>(result: Result<T, litelease_store::Error>) -> Result<T> {
+    result.map_err(rusqlite_error)
 }
 
 /// Converts an error of the store into one of this crate.
-pub(crate) fn raise(error: litelease_store::Error) -> Error {
+pub(crate) fn rusqlite_error(error: litelease_store::Error) -> Error {
     error.map_sqlite(|failure| {
         rusqlite::Error::SqliteFailure(ffi::Error::new(failure.code), Some(failure.message))
     })

@@ -6,7 +6,7 @@ use litelease_store::Value;
 use rusqlite::ToSql;
 use rusqlite::types::{self, ToSqlOutput, ValueRef};
 
-use crate::error::{failure, lift};
+use crate::error::failure;
 use crate::{AdmitResult, CheckpointResult, GrantRef, Guard, GuardInfo, Leases, Result};
 
 /// The latest checkpoint of a name.
@@ -25,7 +25,7 @@ use crate::{AdmitResult, CheckpointResult, GrantRef, Guard, GuardInfo, Leases, R
 pub struct Checkpoint {
     /// The grant that it was stored under.
     pub token: i64,
-    /// What was stored.
+    /// The value that was stored.
     pub value: types::Value,
     /// When, as Unix time in milliseconds.
     pub updated_at_ms: i64,
@@ -66,7 +66,7 @@ impl Leases {
     /// db.guard("orders", "order-writer", &Guard::by_connection())?;
     /// # db.present(("order-writer", 1))?;
     /// let write = db.conn().execute("INSERT INTO orders (text) VALUES ('a')", []);
-    /// assert!(is_stale(&write.unwrap_err()), "nobody was granted the name yet");
+    /// assert!(is_stale(&write.unwrap_err()), "the name was never granted");
     ///
     /// let lease = db.claim("order-writer", "a", Duration::from_secs(30))?.acquired().unwrap();
     /// db.present(&lease)?;
@@ -74,17 +74,17 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<()> {
-        lift(self.verbs()?.guard(table, name, guard))
+        self.run(|store| store.guard(table, name, guard))
     }
 
     /// Removes the guard by `name` from a table, or all its guards. Returns how many there were.
     pub fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64> {
-        lift(self.verbs()?.unguard(table, name))
+        self.run(|store| store.unguard(table, name))
     }
 
     /// Lists all guards, and whether their triggers are intact.
     pub fn guards(&self) -> Result<Vec<GuardInfo>> {
-        lift(self.verbs()?.guards())
+        self.run(|store| store.guards())
     }
 
     /// Presents a token for the writes of this connection to tables that `name` guards by
@@ -108,12 +108,12 @@ impl Leases {
     /// ```
     pub fn present<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<bool> {
         let GrantRef { name, token, .. } = grant.into();
-        lift(self.verbs()?.present(name, token))
+        self.run(|store| store.present(name, token))
     }
 
     /// Withdraws the token presented for `name`, for a connection that goes back to a pool.
     pub fn withdraw(&self, name: &str) -> Result<()> {
-        lift(self.verbs()?.withdraw(name))
+        self.run(|store| store.withdraw(name))
     }
 
     /// Stores a value as the progress made under a grant, if that is still the newest one of
@@ -134,16 +134,19 @@ impl Leases {
         value: impl ToSql,
     ) -> Result<CheckpointResult> {
         let (GrantRef { name, token, .. }, output) = (grant.into(), value.to_sql()?);
-        lift(self.verbs()?.checkpoint(name, token, as_value(&output, "a checkpoint")?, self.when()))
+        let value = as_value(&output, "a checkpoint")?;
+        self.run(|store| store.checkpoint(name, token, value, self.when()))
     }
 
     /// Returns the latest checkpoint of `name`, from which a successor continues.
     pub fn last_checkpoint(&self, name: &str) -> Result<Option<Checkpoint>> {
-        lift(self.verbs()?.last_checkpoint(name, |token, value, updated_at_ms| Checkpoint {
-            token,
-            value: owned(value),
-            updated_at_ms,
-        }))
+        self.run(|store| {
+            store.last_checkpoint(name, |token, value, updated_at_ms| Checkpoint {
+                token,
+                value: owned(value),
+                updated_at_ms,
+            })
+        })
     }
 
     /// Admits a token unless a larger one was admitted for `name` before, and remembers it in this
@@ -166,7 +169,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn admit(&self, name: &str, token: i64) -> Result<AdmitResult> {
-        lift(self.verbs()?.admit(name, token))
+        self.run(|store| store.admit(name, token))
     }
 }
 
@@ -178,7 +181,7 @@ impl Leases {
 /// # db.conn().execute_batch("CREATE TABLE orders (text, lease_token INTEGER)")?;
 /// db.guard("orders", "order-writer", &Guard::by_column("lease_token"))?;
 /// match db.conn().execute("INSERT INTO orders VALUES ('a', 7)", []) {
-///     Err(error) if is_stale(&error) => println!("somebody else is the writer now"),
+///     Err(error) if is_stale(&error) => println!("another process is the writer now"),
 ///     Err(error) => return Err(error.into()),
 ///     Ok(_) => unreachable!(),
 /// }

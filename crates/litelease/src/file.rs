@@ -6,7 +6,7 @@ use litelease_hold::file::{DatabaseFile, FileHandle, OpenFile, read_once};
 use litelease_store::OpenConnection;
 use rusqlite::{Connection, ffi};
 
-use crate::error::{lift, raise};
+use crate::error::{into_rusqlite, rusqlite_error};
 use crate::{Error, HoldError, Leases, Litelease, Result};
 
 /// Returns the file of a handle. Fails for a database in memory.
@@ -17,7 +17,7 @@ pub(crate) fn file_of(leases: &Leases) -> Result<DatabaseFile, HoldError> {
 /// Opens another connection to a file that is there.
 pub(crate) fn connect(file: &DatabaseFile, busy_timeout: Duration) -> Result<Connection> {
     let open = OpenConnection::open(file.api, &file.path, file.vfs.as_deref());
-    let open = lift(open.map_err(litelease_store::Error::from))?;
+    let open = into_rusqlite(open.map_err(litelease_store::Error::from))?;
     open.connection().set_busy_timeout(busy_timeout);
     // SAFETY: it is open, a connection of the library that `rusqlite` links, and no other code
     // closes it. `rusqlite` sets the codes like this where it opens a connection itself.
@@ -31,7 +31,7 @@ pub(crate) fn connect(file: &DatabaseFile, busy_timeout: Duration) -> Result<Con
 /// Opens another handle to a file that is there.
 pub(crate) fn open_existing(file: &DatabaseFile, busy_timeout: Duration) -> Result<Litelease> {
     let db = Litelease::from_connection(connect(file, busy_timeout)?);
-    lift(read_once(db.store()))?;
+    into_rusqlite(read_once(db.store()))?;
     Ok(db)
 }
 
@@ -39,7 +39,7 @@ impl OpenFile for Litelease {
     type Error = Error;
 
     fn error(error: litelease_store::Error) -> Error {
-        raise(error)
+        rusqlite_error(error)
     }
 
     fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<Self> {

@@ -7,9 +7,9 @@ use litelease_store::c_string;
 use rusqlite::{Connection, ffi};
 
 use crate::Result;
-use crate::error::{failure, lift};
-use crate::linked::declared::sqlite3_auto_extension;
-use crate::linked::{Linked, raw_view, view};
+use crate::error::{failure, into_rusqlite};
+use crate::linked_sqlite::declared::sqlite3_auto_extension;
+use crate::linked_sqlite::{LinkedSqlite, raw_view, view};
 
 /// Registers the SQL functions and the table `litelease_leases` on a connection, like the loadable
 /// extension. Registering again changes nothing.
@@ -30,7 +30,7 @@ use crate::linked::{Linked, raw_view, view};
 pub fn register(connection: &Connection) -> Result<()> {
     // SAFETY: SQLite drops the functions when the connection closes, and the statements that they
     // keep before that; and a connection of `rusqlite` is used by one thread at a time.
-    lift(unsafe { litelease_hold::file::sql::register::<Linked>(view(connection)) })
+    into_rusqlite(unsafe { litelease_hold::file::sql::register::<LinkedSqlite>(view(connection)) })
 }
 
 /// Registers the SQL functions on every connection that this program opens from now on, through any
@@ -71,7 +71,7 @@ unsafe extern "C" fn init(
         // SAFETY: the connection is open and one of the linked library's. SQLite lets one thread at
         // a time call functions, and drops them when the connection closes, and the statements that
         // they keep before that.
-        lift(unsafe { litelease_hold::file::sql::register::<Linked>(raw_view(db)) })
+        into_rusqlite(unsafe { litelease_hold::file::sql::register::<LinkedSqlite>(raw_view(db)) })
     });
     let error = match registered {
         Ok(Ok(())) => return ffi::SQLITE_OK,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use litelease_sys::create_private;
 
-use crate::error::{failure, lift};
+use crate::error::{failure, into_rusqlite};
 use crate::{AdmitResult, Litelease, Result};
 
 /// A check of tokens for a target that is not in the file of the lease: a folder, a device, an
@@ -41,7 +41,7 @@ impl Gate {
             let reason = "a gate needs a file: in memory it would forget what it has admitted";
             return Err(failure(reason));
         }
-        lift(file.store().own())?;
+        into_rusqlite(file.store().own())?;
         Ok(Gate { file })
     }
 

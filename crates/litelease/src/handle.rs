@@ -8,9 +8,9 @@ use litelease_hold::file::write_lock_pid;
 use litelease_sys::create_private;
 use rusqlite::Connection;
 
-use crate::error::lift;
-use crate::kept::{Kind, Loan};
-use crate::linked::view;
+use crate::connection_cache::{CachedHandle, Kind};
+use crate::error::into_rusqlite;
+use crate::linked_sqlite::view;
 use crate::{Leases, Result, Transaction};
 
 /// Leases in a SQLite database, with a connection of their own.
@@ -28,7 +28,7 @@ use crate::{Leases, Result, Transaction};
 /// let db = Litelease::open(&path)?;
 /// db.bootstrap()?;
 /// let ClaimResult::Acquired(lease) = db.claim("scheduler", "a", Duration::from_secs(30))? else {
-///     return Ok(()); // somebody else schedules
+///     return Ok(()); // another process schedules
 /// };
 /// assert_eq!(lease.token, 1);
 /// # Ok(())
@@ -70,13 +70,13 @@ unsafe impl Send for Litelease {}
 /// # }
 /// ```
 pub struct LiteleaseRef<'c> {
-    leases: Lent<'c>,
+    leases: BorrowedHandle<'c>,
     connection: &'c Connection,
 }
 
 /// The verbs of a borrowed handle: those of its connection, or of the owner it was borrowed from.
-enum Lent<'c> {
-    Connection(Loan<'c>),
+enum BorrowedHandle<'c> {
+    Connection(CachedHandle<'c>),
     Owner(&'c Leases),
 }
 
@@ -107,7 +107,7 @@ impl Litelease {
         create_private(path.as_ref());
         let db = Litelease::open(path)?;
         db.connection.busy_timeout(Duration::from_secs(10))?;
-        lift(db.leases.store().own())?;
+        into_rusqlite(db.leases.store().own())?;
         db.bootstrap()?;
         Ok(db)
     }
@@ -139,7 +139,7 @@ impl Litelease {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn borrowed(&self) -> LiteleaseRef<'_> {
-        LiteleaseRef { leases: Lent::Owner(&self.leases), connection: &self.connection }
+        LiteleaseRef { leases: BorrowedHandle::Owner(&self.leases), connection: &self.connection }
     }
 
     /// Returns the connection, for the caller's own statements.
@@ -171,7 +171,7 @@ impl<'c> LiteleaseRef<'c> {
     /// Returns the verbs on a connection. They join an open transaction; if none is open, each runs
     /// in one of its own.
     pub fn new(connection: &'c Connection) -> Self {
-        LiteleaseRef::of(connection, Kind::Plain)
+        LiteleaseRef::borrowing(connection, Kind::Plain)
     }
 
     /// Returns the verbs inside a transaction or savepoint of the caller's. If none is open, each
@@ -197,14 +197,14 @@ impl<'c> LiteleaseRef<'c> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn joining(transaction: &'c Connection) -> Self {
-        LiteleaseRef::of(transaction, Kind::Joining)
+        LiteleaseRef::borrowing(transaction, Kind::Joining)
     }
 
-    fn of(connection: &'c Connection, kind: Kind) -> Self {
+    fn borrowing(connection: &'c Connection, kind: Kind) -> Self {
         // SAFETY: `rusqlite` links the library. The connection stays open and with this thread
         // while it is borrowed.
-        let loan = unsafe { Loan::new(view(connection), kind) };
-        LiteleaseRef { leases: Lent::Connection(loan), connection }
+        let cached = unsafe { CachedHandle::new(view(connection), kind) };
+        LiteleaseRef { leases: BorrowedHandle::Connection(cached), connection }
     }
 
     /// Returns the connection, for the caller's own statements.
@@ -226,8 +226,8 @@ impl Deref for LiteleaseRef<'_> {
 
     fn deref(&self) -> &Leases {
         match &self.leases {
-            Lent::Connection(loan) => loan.leases(),
-            Lent::Owner(leases) => leases,
+            BorrowedHandle::Connection(cached) => cached.leases(),
+            BorrowedHandle::Owner(leases) => leases,
         }
     }
 }

@@ -118,7 +118,7 @@ impl HoldOptions {
     }
 
     /// Attaches a value in the commit of the claim, such as the address of a leader: see
-    /// [`attach`](Leases::attach). Whoever sees the grant sees the value.
+    /// [`attach`](Leases::attach). No reader sees the grant without it.
     pub fn value(self, value: impl Into<Value>) -> Self {
         HoldOptions { value: Some(value.into()), ..self }
     }
@@ -268,7 +268,7 @@ impl Held {
         }
     }
 
-    /// Returns the open request for this lease, if somebody asks for it: see
+    /// Returns the open request for this lease, if there is one: see
     /// [`request`](Leases::request). Finish what you are doing, store a checkpoint, and
     /// [hand it over](Held::hand_over).
     pub fn requested(&self) -> Option<RequestInfo> {
@@ -282,10 +282,11 @@ impl Held {
         self.held.on_request(move |request| callback(&info(request, token)));
     }
 
-    /// Hands the lease to who has asked for it, under a new token and for `ttl` from now, and ends
-    /// the hold. Returns the requester's grant. The two do not overlap: stop the work before.
+    /// Hands the lease to the owner that has requested it, under a new token and for `ttl` from
+    /// now, and ends the hold. Returns the requester's grant. The two do not overlap: stop the work
+    /// before.
     ///
-    /// If nobody asks, or it cannot be done, the hold comes back with the error.
+    /// If there is no request, or it cannot be done, the hold comes back with the error.
     ///
     /// ```
     /// # litelease_doctest::file!(db);

@@ -1,5 +1,4 @@
-//! What can go wrong with holding, waiting and tracking, on top of what can go wrong with the
-//! verbs.
+//! The errors of holding, waiting and tracking, on top of those of the verbs.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -10,10 +9,10 @@ use std::time::Duration;
 use litelease_hold::NoKeeper;
 use litelease_hold::file::FileError;
 
-use crate::error::raise;
+use crate::error::rusqlite_error;
 use crate::{Error, Lease, Lost, Reader};
 
-/// What can go wrong with [`hold`](crate::Litelease::hold),
+/// An error of [`hold`](crate::Litelease::hold),
 /// [`claim_wait`](crate::Litelease::claim_wait) and a [`Tracker`](crate::Tracker). Errors of the
 /// verbs, of `rusqlite` and [`Lost`] turn into it with `?`.
 ///
@@ -79,7 +78,7 @@ pub enum HoldError {
     /// The connection is inside a transaction, whose snapshot would never show that the name has
     /// become free.
     InTransaction,
-    /// Nobody has asked for the lease, so there is nobody to hand it over to.
+    /// No owner has requested the lease, so it cannot be handed over.
     NotRequested,
     /// The transaction belongs to another file than the hold.
     OtherFile,
@@ -92,7 +91,7 @@ pub enum HoldError {
     /// Readers have not given up in time: see [`Cached::write`](crate::Cached::write). Nothing was
     /// written.
     ReadersLeft {
-        /// What was to be written.
+        /// The name of the value that was to be written.
         name: String,
         /// The readers that may still answer from memory.
         readers: Vec<Reader>,
@@ -108,9 +107,9 @@ pub enum HoldError {
     InvalidShards(&'static str),
     /// A [`Tracker`](crate::Tracker) lock belongs to another owner.
     TrackerIsLocked {
-        /// What was to be locked.
+        /// The name that was to be locked.
         name: String,
-        /// Who has it: host and process, without the token that unlocks it.
+        /// The owner: host and process, without the token that unlocks it.
         owner: String,
         /// Until when, in Unix milliseconds.
         until: i64,
@@ -247,7 +246,7 @@ impl From<HoldError> for Error {
 
 impl From<litelease_store::Error> for HoldError {
     fn from(error: litelease_store::Error) -> Self {
-        HoldError::Lease(raise(error))
+        HoldError::Lease(rusqlite_error(error))
     }
 }
 

@@ -1,9 +1,9 @@
-//! What the service needs of a handle besides the public verbs: the store under it, batches, and
+//! Gives the service what the public verbs do not: the store under a handle, batches, and
 //! notifications.
 
 use litelease_store::Store;
 
-use crate::error::lift;
+use crate::error::into_rusqlite;
 use crate::{Litelease, Result};
 
 /// For `litelease-serve`.
@@ -14,7 +14,7 @@ impl Litelease {
         &self,
         verb: impl FnOnce(&Store) -> Result<T, litelease_store::Error>,
     ) -> Result<T> {
-        lift(verb(self.verbs()?))
+        self.run(verb)
     }
 
     /// Notifies the processes that wait at this file, once what was just done is committed.
@@ -25,19 +25,19 @@ impl Litelease {
     /// Opens a batch: a transaction for many changes, which are stored all or not at all. If
     /// anything in it fails, the caller calls `rollback_batch`.
     pub fn begin_batch(&self) -> Result<()> {
-        lift(self.store().begin_batch()).map(litelease_store::Batch::leave_open)
+        into_rusqlite(self.store().begin_batch()).map(litelease_store::Batch::leave_open)
     }
 
     /// Commits what `begin_batch` has opened, and wakes processes that wait for a name which it has
     /// freed. Whatever happens, no transaction is open afterwards.
     pub fn commit_batch(&self) -> Result<()> {
-        lift(self.store().commit())?;
+        into_rusqlite(self.store().commit())?;
         self.committed();
         Ok(())
     }
 
     /// Rolls back what `begin_batch` has opened. That SQLite has already done so by itself is fine.
     pub fn rollback_batch(&self) -> Result<()> {
-        lift(self.store().rollback())
+        into_rusqlite(self.store().rollback())
     }
 }

@@ -1,6 +1,5 @@
 //! Slots that are kept, and slots that an operator frees: the verbs of [`Pools`] on them.
 
-use crate::error::lift;
 use crate::{Pools, Result};
 
 impl Pools<'_> {
@@ -21,7 +20,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn keep(&self, id: &str, lease: &str) -> Result<bool> {
-        lift(self.leases.verbs()?.keep_slot(id, lease, self.when))
+        self.leases.run(|store| store.keep_slot(id, lease, self.when))
     }
 
     /// Frees a kept slot, for an operator who has its position and token from
@@ -43,7 +42,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn free_kept(&self, id: &str, position: i64, token: i64) -> Result<bool> {
-        lift(self.leases.verbs()?.free_kept_slot(id, position, token))
+        self.leases.run(|store| store.free_kept_slot(id, position, token))
     }
 
     /// Ends any holder's lease on a slot, for an operator who has its position and token from
@@ -61,6 +60,6 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn break_slot(&self, id: &str, position: i64, token: i64) -> Result<bool> {
-        lift(self.leases.verbs()?.break_slot(id, position, token, self.when))
+        self.leases.run(|store| store.break_slot(id, position, token, self.when))
     }
 }

@@ -11,8 +11,8 @@ use litelease_hold::file::FileLeases;
 pub(crate) use litelease_hold::file::in_ms;
 use litelease_store::{Connection, Store, When};
 
-use crate::error::lift;
-use crate::kept::Kind;
+use crate::connection_cache::Kind;
+use crate::error::into_rusqlite;
 use crate::{
     BreakResult, ClaimResult, EpochInfo, Error, GrantRef, Lease, LeaseRow, ReleaseResult,
     RenewResult, Result, TransferResult,
@@ -114,10 +114,10 @@ impl Leases {
     /// On a connection that was opened for reading it only checks the table. With `PRAGMA
     /// query_only` it fails if the boot is not recorded yet.
     pub fn bootstrap(&self) -> Result<()> {
-        lift(self.verbs()?.bootstrap())
+        self.run(|store| store.bootstrap())
     }
 
-    /// Grants `name` to `owner` for `ttl`, if nobody has it.
+    /// Grants `name` to `owner` for `ttl`, if it is free.
     ///
     /// Returns `Busy` while a lease is live, also to its own owner. Inside a transaction of the
     /// caller's, use the token only after COMMIT, and open the transaction with `BEGIN IMMEDIATE`:
@@ -170,7 +170,7 @@ impl Leases {
     /// ```
     /// # litelease_doctest::memory!(db);
     /// let ttl = Duration::from_millis(50);
-    /// let first = db.at(100).ensure("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let first = db.at(100).ensure("scheduler", "a", ttl)?.acquired().expect("it is free");
     /// let again = db.at(120).ensure("scheduler", "a", ttl)?.acquired().expect("it is its own");
     /// assert_eq!((first.token, first.expires_at_ms), (1, 150));
     /// assert_eq!((again.token, again.expires_at_ms), (1, 170));
@@ -179,7 +179,7 @@ impl Leases {
     /// ```
     pub fn ensure(&self, name: &str, owner: &str, ttl: Duration) -> Result<ClaimResult> {
         let ttl_ms = in_ms(ttl);
-        lift(self.verbs()?.ensure(name, owner, ttl_ms, self.when, |answer| answer.into_owned()))
+        self.run(|store| store.ensure(name, owner, ttl_ms, self.when, |answer| answer.into_owned()))
     }
 
     /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one commit,
@@ -208,7 +208,7 @@ impl Leases {
     /// ```
     /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
-    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("it is free");
     /// assert!(matches!(db.renew(&lease, ttl)?, RenewResult::Renewed(_)));
     ///
     /// let later = litelease::now_ms() + 60_000;
@@ -269,7 +269,7 @@ impl Leases {
     /// ```
     /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
-    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("it is free");
     /// let handed = db.transfer(&lease, "b", ttl)?;
     /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
     /// # Ok::<(), litelease::Error>(())
@@ -325,12 +325,12 @@ impl Leases {
 
     /// Returns the live lease on `name`, if there is one. Takes no write lock.
     pub fn inspect(&self, name: &str) -> Result<Option<Lease>> {
-        lift(self.verbs()?.inspect(name, self.when, |lease| lease.into_owned()))
+        self.run(|store| store.inspect(name, self.when, |lease| lease.into_owned()))
     }
 
     /// Returns the owner of the live lease on `name`, if there is one. Takes no write lock.
     pub fn owner(&self, name: &str) -> Result<Option<String>> {
-        lift(self.verbs()?.inspect(name, self.when, |lease| lease.owner.into()))
+        self.run(|store| store.inspect(name, self.when, |lease| lease.owner.into()))
     }
 
     /// Returns the newest token of `name`, whether its lease is live or not. Takes no write lock.
@@ -346,7 +346,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn token(&self, name: &str) -> Result<Option<i64>> {
-        lift(self.verbs()?.token(name))
+        self.run(|store| store.token(name))
     }
 
     /// Lists all names that were ever granted and not purged since, live or not, sorted by name.
@@ -362,7 +362,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn list(&self) -> Result<Vec<LeaseRow>> {
-        lift(self.verbs()?.list())
+        self.run(|store| store.list())
     }
 
     /// Deletes the rows of names that have not been live since `before_ms` (Unix time in
@@ -382,7 +382,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn purge(&self, before_ms: i64) -> Result<u64> {
-        lift(self.verbs()?.purge(before_ms, self.when))
+        self.run(|store| store.purge(before_ms, self.when))
     }
 
     /// Raises the floor of the file: every token granted from now on, of any name, is larger than
@@ -401,7 +401,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn raise(&self, floor: i64) -> Result<()> {
-        lift(self.verbs()?.raise(floor))
+        self.run(|store| store.raise(floor))
     }
 
     /// Raises the token of one name above `floor`, and ends its lease if it is live. Holders of
@@ -416,7 +416,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {
-        lift(self.verbs()?.raise_name(name, floor, self.when))
+        self.run(|store| store.raise_name(name, floor, self.when))
     }
 
     /// Fences off everything that was granted before this file was restored from a backup, and
@@ -443,30 +443,30 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn restore_fence(&self) -> Result<i64> {
-        lift(self.verbs()?.restore_fence(None, self.when))
+        self.run(|store| store.restore_fence(None, self.when))
     }
 
     /// Fences off like [`restore_fence`](Leases::restore_fence), and raises tokens far above
     /// `token` as well: the largest one that was seen anywhere, in a log or in a gate, or 0.
     pub fn restore_fence_above(&self, token: i64) -> Result<i64> {
-        lift(self.verbs()?.restore_fence(Some(token), self.when))
+        self.run(|store| store.restore_fence(Some(token), self.when))
     }
 
     /// Returns what the file knows of its epoch: how far tokens have come, and whether the present
     /// boot is recorded.
     pub fn epoch(&self) -> Result<EpochInfo> {
-        lift(self.verbs()?.epoch())
+        self.run(|store| store.epoch())
     }
 
     /// Records the present boot, as [`bootstrap`](Leases::bootstrap) does, if the file has leases.
     /// Returns whether it is recorded.
     pub(crate) fn record_boot(&self) -> Result<bool> {
-        lift(self.shared.store.record_boot_before_transaction())
+        into_rusqlite(self.shared.store.record_boot_before_transaction())
     }
 
     /// Returns whether the present boot is durably recorded, without the write lock.
     pub(crate) fn has_recorded_boot(&self) -> Result<bool> {
-        lift(self.shared.store.is_boot_still_recorded())
+        into_rusqlite(self.shared.store.is_boot_still_recorded())
     }
 
     /// Returns the verbs on a connection.
@@ -515,6 +515,14 @@ impl Leases {
         }
     }
 
+    /// Calls a verb of the store, and returns its error as one of this crate.
+    pub(crate) fn run<T>(
+        &self,
+        verb: impl FnOnce(&Store) -> Result<T, litelease_store::Error>,
+    ) -> Result<T> {
+        into_rusqlite(verb(self.verbs()?))
+    }
+
     /// Notifies the processes that wait at this file, once what was just done is committed.
     pub(crate) fn notify(&self) {
         self.shared.notifier.freed_in(&self.shared.store);
@@ -533,10 +541,9 @@ impl Leases {
         min_token: i64,
     ) -> Result<ClaimResult> {
         let ttl_ms = in_ms(ttl);
-        lift(
-            self.verbs()?
-                .claim(name, owner, ttl_ms, self.when, min_token, |answer| answer.into_owned()),
-        )
+        self.run(|store| {
+            store.claim(name, owner, ttl_ms, self.when, min_token, |answer| answer.into_owned())
+        })
     }
 
     fn claim_from_dead_when(
@@ -547,20 +554,21 @@ impl Leases {
         dead: GrantRef<'_>,
     ) -> Result<ClaimResult> {
         let (ttl_ms, dead) = (in_ms(ttl), dead.of_owner(dead.owner.unwrap_or_default()));
-        lift(
-            self.verbs()?.claim_from_dead(name, owner, ttl_ms, self.when, dead, |answer| {
-                answer.into_owned()
-            }),
-        )
+        self.run(|store| {
+            store
+                .claim_from_dead(name, owner, ttl_ms, self.when, dead, |answer| answer.into_owned())
+        })
     }
 
     fn renew_when(&self, name: &str, who: Claimant<'_>, ttl: Duration) -> Result<RenewResult> {
-        lift(self.verbs()?.renew(name, who, in_ms(ttl), self.when, |answer| answer.into_owned()))
+        self.run(|store| {
+            store.renew(name, who, in_ms(ttl), self.when, |answer| answer.into_owned())
+        })
     }
 
     fn release_when(&self, name: &str, who: Claimant<'_>) -> Result<ReleaseResult> {
         let answer =
-            lift(self.verbs()?.release(name, who, self.when, |answer| answer.into_owned()))?;
+            self.run(|store| store.release(name, who, self.when, |answer| answer.into_owned()))?;
         if matches!(answer, ReleaseResult::Released { .. }) {
             self.shared.notifier.freed_in(&self.shared.store);
         }
@@ -575,15 +583,14 @@ impl Leases {
         ttl: Duration,
     ) -> Result<TransferResult> {
         let ttl_ms = in_ms(ttl);
-        lift(
-            self.verbs()?
-                .transfer(name, who, new_owner, ttl_ms, self.when, |answer| answer.into_owned()),
-        )
+        self.run(|store| {
+            store.transfer(name, who, new_owner, ttl_ms, self.when, |answer| answer.into_owned())
+        })
     }
 
     fn break_when(&self, name: &str) -> Result<BreakResult> {
         let answer =
-            lift(self.verbs()?.break_lease(name, self.when, |answer| answer.into_owned()))?;
+            self.run(|store| store.break_lease(name, self.when, |answer| answer.into_owned()))?;
         if matches!(answer, BreakResult::Broken { .. }) {
             self.shared.notifier.freed_in(&self.shared.store);
         }

@@ -1,8 +1,8 @@
 //! Leases with expiry and fencing tokens, in the SQLite file an app already has.
 //!
 //! A lease says who owns a name right now. It ends when its holder releases it or when its time is
-//! up, so a holder that dies blocks nobody for long. Every grant carries a token that is larger
-//! than all earlier ones of that name, so a holder that merely slept can be told from its
+//! up, so a holder that dies does not block others for long. Every grant carries a token that is
+//! larger than all earlier ones of that name, so a holder that merely slept can be told from its
 //! successor.
 //!
 //! ```
@@ -32,6 +32,7 @@
 //! The feature `credentials` signs grants for services that cannot see the file.
 
 mod cached;
+mod connection_cache;
 #[cfg(feature = "credentials")]
 pub mod credentials;
 mod election;
@@ -45,10 +46,9 @@ mod hold;
 mod hold_error;
 mod inner;
 mod keep;
-mod kept;
 mod leases;
 mod limit;
-mod linked;
+mod linked_sqlite;
 mod pools;
 mod queue;
 mod raw;

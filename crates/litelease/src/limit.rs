@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::error::lift;
 use crate::leases::in_ms;
 use crate::{GrantRef, GrantResult, Leases, Result};
 
@@ -16,7 +15,7 @@ impl Leases {
     /// `not_after_ms`, a Unix time in milliseconds: a renewal is granted until then at most, and is
     /// rejected with [`TimeIsUp`](crate::Reason::TimeIsUp) from then on. `None` is no limit.
     ///
-    /// Setting limits counts as progress. It never shortens the present lease: whoever trusts it
+    /// Setting limits counts as progress. It never shortens the present lease: its holder
     /// may go on until its expiry. Limits end with the grant. For a token that is not the newest,
     /// or not live, it returns `Stale` and stores nothing.
     ///
@@ -44,7 +43,7 @@ impl Leases {
     ) -> Result<GrantResult> {
         let GrantRef { name, token, .. } = grant.into();
         let within_ms = progress_within.map(in_ms);
-        lift(self.verbs()?.limit(name, token, within_ms, not_after_ms, self.when()))
+        self.run(|store| store.limit(name, token, within_ms, not_after_ms, self.when()))
     }
 
     /// Notes that the holder of a live grant has made progress, which its limits may demand.
@@ -60,6 +59,6 @@ impl Leases {
     /// ```
     pub fn progress<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<GrantResult> {
         let GrantRef { name, token, .. } = grant.into();
-        lift(self.verbs()?.progress(name, token, self.when()))
+        self.run(|store| store.progress(name, token, self.when()))
     }
 }

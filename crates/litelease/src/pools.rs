@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use litelease_store::When;
 
-use crate::error::lift;
 use crate::leases::in_ms;
 use crate::{BorrowOptions, Borrowed, Leases, PoolInfo, Result, SlotInfo, SlotRow};
 
@@ -70,13 +69,13 @@ impl Pools<'_> {
     /// If the pool gets smaller, borrowers keep their slots; no further slot is lent until fewer
     /// than `count` are in use.
     pub fn register(&self, id: &str, count: i64) -> Result<PoolInfo> {
-        lift(self.leases.verbs()?.pool(id, count, self.when))
+        self.leases.run(|store| store.pool(id, count, self.when))
     }
 
     /// Returns how many slots a pool has and how many are lent out, if there is such a pool. Takes
     /// no write lock.
     pub fn info(&self, id: &str) -> Result<Option<PoolInfo>> {
-        lift(self.leases.verbs()?.pool_info(id, self.when))
+        self.leases.run(|store| store.pool_info(id, self.when))
     }
 
     /// Borrows the lowest free slot for `ttl`, if there is one.
@@ -115,7 +114,7 @@ impl Pools<'_> {
         ttl: Duration,
         options: BorrowOptions<'_>,
     ) -> Result<Option<Borrowed>> {
-        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), self.when, options))
+        self.leases.run(|store| store.borrow_slot(id, in_ms(ttl), self.when, options))
     }
 
     /// Returns a slot to its pool. The answer is whether the borrower still had it; returning twice
@@ -131,7 +130,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn return_slot(&self, id: &str, lease: &str) -> Result<bool> {
-        lift(self.leases.verbs()?.return_slot(id, lease, self.when))
+        self.leases.run(|store| store.return_slot(id, lease, self.when))
     }
 
     /// Prolongs a live lease on a slot to at least `ttl` from now, under the same token. Returns
@@ -147,18 +146,18 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn renew(&self, id: &str, lease: &str, ttl: Duration) -> Result<Option<SlotInfo>> {
-        lift(self.leases.verbs()?.renew_slot(id, lease, in_ms(ttl), self.when))
+        self.leases.run(|store| store.renew_slot(id, lease, in_ms(ttl), self.when))
     }
 
     /// Returns the slot of a lease, also after its expiry (see `expires_at_ms`). Returns `None`
     /// once it was returned or lent again.
     pub fn slot(&self, id: &str, lease: &str) -> Result<Option<SlotInfo>> {
-        lift(self.leases.verbs()?.slot(id, lease))
+        self.leases.run(|store| store.slot(id, lease))
     }
 
     /// Lists the slots that are lent out, by position, without the UUIDs of their leases.
     pub fn slots(&self, id: &str) -> Result<Vec<SlotRow>> {
-        lift(self.leases.verbs()?.slots(id, self.when))
+        self.leases.run(|store| store.slots(id, self.when))
     }
 
     /// Lists the pools whose id begins with `prefix` and of which slots are lent out, by id.
@@ -174,13 +173,13 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn in_use(&self, prefix: &str) -> Result<Vec<(String, PoolInfo)>> {
-        lift(self.leases.verbs()?.pools_in_use(prefix, "", usize::MAX, self.when))
+        self.leases.run(|store| store.pools_in_use(prefix, "", usize::MAX, self.when))
     }
 
     /// Returns when the next lease of a pool expires, if it has one: then it is worth trying to
     /// borrow again.
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>> {
-        lift(self.leases.verbs()?.next_expiry(id))
+        self.leases.run(|store| store.next_expiry(id))
     }
 
     /// Returns the newest token of any pool of the file, or the file's floor if that is larger.
@@ -188,7 +187,7 @@ impl Pools<'_> {
     ///
     /// A program that stores it elsewhere can detect a file that was restored from a backup.
     pub fn newest_token(&self) -> Result<i64> {
-        lift(self.leases.verbs()?.newest_pool_token())
+        self.leases.run(|store| store.newest_pool_token())
     }
 
     /// Deletes a pool and ends its leases. Returns whether there was such a pool.
@@ -207,6 +206,6 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn delete(&self, id: &str) -> Result<bool> {
-        lift(self.leases.verbs()?.delete_pool(id))
+        self.leases.run(|store| store.delete_pool(id))
     }
 }

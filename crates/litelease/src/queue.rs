@@ -7,7 +7,7 @@ use litelease_store::{Delivered, OwnedValue, SendOptions as Options, When};
 use rusqlite::types::{self, ToSqlOutput};
 use rusqlite::{Connection, ToSql};
 
-use crate::error::{failure, lift};
+use crate::error::{failure, into_rusqlite};
 use crate::fences::{as_value, owned};
 use crate::leases::in_ms;
 use crate::{
@@ -18,10 +18,11 @@ use crate::{
 /// A queue, through any handle.
 ///
 /// An item that was sent is delivered to one worker at a time. It is hidden until a deadline, which
-/// the worker can extend; it is gone when the worker acknowledges it, and is delivered again when
-/// nobody does. Sending joins the transaction of the handle, so an item and the row that it is
-/// about are stored together or not at all. [`Item::finish`] does the same at the other end: the
-/// effect and the acknowledgement are one commit, and a worker that was replaced cannot make it.
+/// the worker can extend; it is gone when the worker acknowledges it, and is delivered again if the
+/// deadline passes first. Sending joins the transaction of the handle, so an item and the row that
+/// it is about are stored together or not at all. [`Item::finish`] does the same at the other end:
+/// the effect and the acknowledgement are one commit, and a worker that was replaced cannot make
+/// it.
 ///
 /// A queue exists from its first use. Its name is any text.
 ///
@@ -51,7 +52,7 @@ pub struct Queue<'q> {
     when: When,
 }
 
-/// An item that was delivered to this worker, until its deadline or until somebody ends that.
+/// An item that was delivered to this worker, until its deadline, or until it is settled.
 ///
 /// Dropping it does nothing: the item is delivered again after its deadline.
 ///
@@ -68,7 +69,7 @@ pub struct Queue<'q> {
 pub struct Item<'q> {
     /// The item.
     pub id: i64,
-    /// What acknowledges, extends, gives back or buries it: `ID-UUID`. Whoever has it can do so.
+    /// Acknowledges, extends, gives back or buries the item: `ID-UUID`. It is a secret.
     pub receipt: String,
     /// How often the item was delivered, this time included, since it was sent or redriven.
     pub attempt: i64,
@@ -76,7 +77,7 @@ pub struct Item<'q> {
     pub token: i64,
     /// The first millisecond (Unix time) at which another worker may get the item.
     pub deadline_ms: i64,
-    /// What was sent.
+    /// The body that was sent.
     pub body: types::Value,
     queue: Queue<'q>,
 }
@@ -188,7 +189,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn queues(&self) -> Result<Vec<QueueInfo>> {
-        lift(self.verbs()?.queues(self.when()))
+        self.run(|store| store.queues(self.when()))
     }
 }
 
@@ -234,7 +235,7 @@ impl<'q> Queue<'q> {
     /// Sets how often an item is delivered before it is dead: 20 unless set, 0 for any number.
     /// Deliveries under way keep the limit that they were made with.
     pub fn set_max_attempts(&self, max_attempts: i64) -> Result<()> {
-        lift(self.leases.verbs()?.queue(self.name, Some(max_attempts))).map(drop)
+        self.leases.run(|store| store.queue(self.name, Some(max_attempts))).map(drop)
     }
 
     /// Sends an item, and returns its id. Ids are never reused.
@@ -258,7 +259,7 @@ impl<'q> Queue<'q> {
         let body: ToSqlOutput<'_> = body.to_sql()?;
         let body = as_value(&body, "the body of an item")?;
         let options = Options { delay_ms: in_ms(options.delay), key: options.key };
-        let id = lift(self.leases.verbs()?.send(self.name, body, options, self.when))?;
+        let id = self.leases.run(|store| store.send(self.name, body, options, self.when))?;
         self.leases.notify();
         Ok(id)
     }
@@ -272,7 +273,7 @@ impl<'q> Queue<'q> {
     pub fn receive(&self, visibility: Duration) -> Result<Option<Item<'q>>> {
         let store = self.leases.verbs()?;
         let received = store.receive(self.name, in_ms(visibility), self.when, owned);
-        Ok(lift(received)?.map(|delivered| self.item(delivered)))
+        Ok(into_rusqlite(received)?.map(|delivered| self.item(delivered)))
     }
 
     /// Receives up to `count` items in one commit.
@@ -291,7 +292,7 @@ impl<'q> Queue<'q> {
     pub fn receive_many(&self, count: usize, visibility: Duration) -> Result<Vec<Item<'q>>> {
         let store = self.leases.verbs()?;
         let received = store.receive_many(self.name, count, in_ms(visibility), self.when, owned);
-        Ok(lift(received)?.into_iter().map(|delivered| self.item(delivered)).collect())
+        Ok(into_rusqlite(received)?.into_iter().map(|delivered| self.item(delivered)).collect())
     }
 
     /// Returns the item of a receipt, for a program that has received only the text. None if the
@@ -307,7 +308,7 @@ impl<'q> Queue<'q> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn delivery(&self, receipt: &str) -> Result<Option<Item<'q>>> {
-        let found = lift(self.leases.verbs()?.delivery(receipt, owned))?;
+        let found = self.leases.run(|store| store.delivery(receipt, owned))?;
         Ok(found.map(|delivered| self.item(delivered)))
     }
 
@@ -315,7 +316,7 @@ impl<'q> Queue<'q> {
     ///
     /// The newest receipt of an item passes, also after its deadline, as long as no other worker
     /// has received the item since. If the answer is `Stale` inside a transaction, roll it back:
-    /// the work belongs to somebody else. [`Item::finish`] never forgets that.
+    /// the work belongs to another worker. [`Item::finish`] never forgets that.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);
@@ -328,7 +329,7 @@ impl<'q> Queue<'q> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn ack(&self, receipt: &str) -> Result<AckResult> {
-        lift(self.leases.verbs()?.ack(receipt))
+        self.leases.run(|store| store.ack(receipt))
     }
 
     /// Acknowledges many items in one commit. A stale receipt does not keep the others from
@@ -337,7 +338,7 @@ impl<'q> Queue<'q> {
         &self,
         receipts: impl IntoIterator<Item = &'r str>,
     ) -> Result<Vec<AckResult>> {
-        lift(self.leases.verbs()?.ack_many(receipts))
+        self.leases.run(|store| store.ack_many(receipts))
     }
 
     /// Prolongs a live delivery to at least `visibility` from now, and returns its deadline. It
@@ -354,7 +355,7 @@ impl<'q> Queue<'q> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn extend(&self, receipt: &str, visibility: Duration) -> Result<Option<i64>> {
-        lift(self.leases.verbs()?.extend(receipt, in_ms(visibility), self.when))
+        self.leases.run(|store| store.extend(receipt, in_ms(visibility), self.when))
     }
 
     /// Gives an item back: another worker may receive it now. At its last allowed attempt it is
@@ -377,7 +378,7 @@ impl<'q> Queue<'q> {
     pub fn give_back_with(&self, receipt: &str, options: GiveBackOptions<'_>) -> Result<bool> {
         let GiveBackOptions { delay, note } = options;
         let store = self.leases.verbs()?;
-        let given_back = lift(store.give_back(receipt, in_ms(delay), note, self.when))?;
+        let given_back = into_rusqlite(store.give_back(receipt, in_ms(delay), note, self.when))?;
         if given_back {
             self.leases.notify();
         }
@@ -397,7 +398,7 @@ impl<'q> Queue<'q> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn bury(&self, receipt: &str, note: Option<&str>) -> Result<bool> {
-        lift(self.leases.verbs()?.bury(receipt, note, self.when))
+        self.leases.run(|store| store.bury(receipt, note, self.when))
     }
 
     /// Revives all dead items: they are visible now, with no attempt counted. Returns how many. An
@@ -416,7 +417,7 @@ impl<'q> Queue<'q> {
     }
 
     fn redrive_with(&self, id: Option<i64>) -> Result<u64> {
-        let redriven = lift(self.leases.verbs()?.redrive(self.name, id, self.when))?;
+        let redriven = self.leases.run(|store| store.redrive(self.name, id, self.when))?;
         if redriven > 0 {
             self.leases.notify();
         }
@@ -425,15 +426,15 @@ impl<'q> Queue<'q> {
 
     /// Deletes all dead items, and returns how many.
     pub fn discard(&self) -> Result<u64> {
-        lift(self.leases.verbs()?.discard(self.name, None, self.when))
+        self.leases.run(|store| store.discard(self.name, None, self.when))
     }
 
     /// Deletes one item, if it is dead, and returns whether it was.
     pub fn discard_one(&self, id: i64) -> Result<bool> {
-        Ok(lift(self.leases.verbs()?.discard(self.name, Some(id), self.when))? > 0)
+        Ok(self.leases.run(|store| store.discard(self.name, Some(id), self.when))? > 0)
     }
 
-    /// Removes an item that nobody works on, or says that somebody does.
+    /// Removes an item, unless a worker has it: then returns its deadline.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);
@@ -445,7 +446,7 @@ impl<'q> Queue<'q> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn cancel(&self, name: ItemName<'_>) -> Result<CancelResult> {
-        lift(self.leases.verbs()?.cancel(self.name, name, self.when))
+        self.leases.run(|store| store.cancel(self.name, name, self.when))
     }
 
     /// Deletes the queue with everything in it. Returns whether there was one.
@@ -458,18 +459,18 @@ impl<'q> Queue<'q> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn delete(&self) -> Result<bool> {
-        lift(self.leases.verbs()?.delete_queue(self.name))
+        self.leases.run(|store| store.delete_queue(self.name))
     }
 
     /// Returns how the queue stands, if it exists. Looks at every item.
     pub fn info(&self) -> Result<Option<QueueInfo>> {
-        lift(self.leases.verbs()?.queue_info(self.name, self.when))
+        self.leases.run(|store| store.queue_info(self.name, self.when))
     }
 
     /// Returns when the next item is visible, or since when it has been. Then it is worth trying to
     /// receive again. Takes no write lock.
     pub fn next_visible(&self) -> Result<Option<i64>> {
-        lift(self.leases.verbs()?.next_visible(self.name))
+        self.leases.run(|store| store.next_visible(self.name))
     }
 
     /// Lists the items, the dead ones first and then in the order of their delivery, without bodies
@@ -496,7 +497,7 @@ impl<'q> Queue<'q> {
     /// ```
     pub fn each_item(&self, mut each: impl FnMut(ItemInfo) -> bool) -> Result<()> {
         let store = self.leases.verbs()?;
-        lift(store.each_item(self.name, self.when, |item| each(item.into_owned())))
+        into_rusqlite(store.each_item(self.name, self.when, |item| each(item.into_owned())))
     }
 
     /// Returns the item of a delivery that a worker has received.
@@ -527,8 +528,8 @@ impl<'q> Item<'q> {
     /// [`Error::CommitUnknown`] means that it is not known whether it happened: finishing again
     /// tells.
     ///
-    /// Do the slow work before: while the transaction is open, nobody else can write, and this
-    /// delivery cannot be extended.
+    /// Do the slow work before: while the transaction is open, no other connection can write, and
+    /// this delivery cannot be extended.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);
@@ -579,10 +580,10 @@ impl<'q> Item<'q> {
             AckResult::Acknowledged => Ok(()),
             AckResult::Stale { reason } => Err(Error::StaleReceipt { reason }),
         };
-        passes(lift(leases.store().check_receipt(&self.receipt))?)?;
+        passes(into_rusqlite(leases.store().check_receipt(&self.receipt))?)?;
         let done = effect(&tx)?;
         // Last, in case the effect has ended this transaction and begun another one.
-        passes(lift(leases.store().ack(&self.receipt))?)?;
+        passes(into_rusqlite(leases.store().ack(&self.receipt))?)?;
         tx.commit()?;
         Ok(done)
     }

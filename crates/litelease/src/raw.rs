@@ -5,8 +5,8 @@ use std::ops::Deref;
 use rusqlite::ffi;
 
 use crate::Leases;
-use crate::kept::{Kind, Loan};
-use crate::linked::raw_view;
+use crate::connection_cache::{CachedHandle, Kind};
+use crate::linked_sqlite::raw_view;
 
 /// The verbs on a raw connection, `*mut sqlite3`, of a library other than `rusqlite`: `sqlx`, or C
 /// code.
@@ -30,7 +30,7 @@ use crate::linked::raw_view;
 /// # }
 /// ```
 pub struct RawLitelease<'c> {
-    loan: Loan<'c>,
+    cached: CachedHandle<'c>,
 }
 
 impl<'c> RawLitelease<'c> {
@@ -59,7 +59,7 @@ impl<'c> RawLitelease<'c> {
     /// ```
     pub unsafe fn new<T: ?Sized>(db: *mut ffi::sqlite3, _owner: &'c mut T) -> Self {
         // SAFETY: this function asks for the same.
-        RawLitelease { loan: unsafe { Loan::new(raw_view(db), Kind::Plain) } }
+        RawLitelease { cached: unsafe { CachedHandle::new(raw_view(db), Kind::Plain) } }
     }
 
     /// Returns the verbs inside a transaction of the caller's. If none is open, each fails with
@@ -78,7 +78,7 @@ impl<'c> RawLitelease<'c> {
     /// ```
     pub unsafe fn joining<T: ?Sized>(db: *mut ffi::sqlite3, _owner: &'c mut T) -> Self {
         // SAFETY: this function asks for the same.
-        RawLitelease { loan: unsafe { Loan::new(raw_view(db), Kind::Joining) } }
+        RawLitelease { cached: unsafe { CachedHandle::new(raw_view(db), Kind::Joining) } }
     }
 }
 
@@ -86,7 +86,7 @@ impl Deref for RawLitelease<'_> {
     type Target = Leases;
 
     fn deref(&self) -> &Leases {
-        self.loan.leases()
+        self.cached.leases()
     }
 }
 

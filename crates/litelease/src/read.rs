@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::error::lift;
 use crate::leases::in_ms;
 use crate::{GrantRef, Leases, Reader, Result};
 
@@ -30,7 +29,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn read(&self, name: &str, reader: &str, ttl: Duration) -> Result<Option<i64>> {
-        lift(self.verbs()?.read(name, reader, in_ms(ttl), self.when()))
+        self.run(|store| store.read(name, reader, in_ms(ttl), self.when()))
     }
 
     /// Gives a read up: the reader no longer answers from memory. Returns whether there was one.
@@ -43,7 +42,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn unread(&self, name: &str, reader: &str) -> Result<bool> {
-        let given_up = lift(self.verbs()?.unread(name, reader))?;
+        let given_up = self.run(|store| store.unread(name, reader))?;
         if given_up {
             self.notify();
         }
@@ -64,7 +63,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn readers(&self, name: &str) -> Result<Vec<Reader>> {
-        lift(self.verbs()?.readers(name, self.when()))
+        self.run(|store| store.readers(name, self.when()))
     }
 
     /// Checks whether the writer with this token may write: the token is the newest, its lease is
@@ -87,6 +86,6 @@ impl Leases {
     /// ```
     pub fn drained<'g>(&self, grant: impl Into<GrantRef<'g>>) -> Result<bool> {
         let GrantRef { name, token, .. } = grant.into();
-        lift(self.verbs()?.drained(name, token, self.when()))
+        self.run(|store| store.drained(name, token, self.when()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::lift;
+use crate::error::into_rusqlite;
 use crate::leases::in_ms;
 use crate::{GrantRef, Leases, RequestResult, Result, TakenOver, TransferResult};
 
@@ -19,7 +19,7 @@ use crate::{GrantRef, Leases, RequestResult, Result, TakenOver, TransferResult};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RequestInfo {
-    /// Who asks.
+    /// The owner text of the requester.
     pub requester: String,
     /// The time from which on renewals are refused, in Unix milliseconds.
     pub until_ms: i64,
@@ -39,12 +39,12 @@ impl Leases {
     /// rejected with [`Requested`](crate::Reason::Requested), so that a holder that ignores the
     /// request is out within one more ttl. It never shortens the present lease.
     ///
-    /// There is one open request per grant: a second requester is told by whom and until when. It
-    /// ends with the grant, is [withdrawn](Leases::withdraw_request), or lapses when its requester
-    /// does not repeat it within 10 seconds. [`claim_wait`](crate::Litelease::claim_wait) under the
-    /// text of the requester repeats it; asking again does, too, and leaves the time as it was. Use
-    /// a fresh text for each attempt, such as [`Identity`](crate::Identity)'s: a lease that carries
-    /// it is the requester's.
+    /// There is one open request per grant: a second requester learns whose it is and until when.
+    /// It ends with the grant, is [withdrawn](Leases::withdraw_request), or lapses when its
+    /// requester does not repeat it within 10 seconds. [`claim_wait`](crate::Litelease::claim_wait)
+    /// under the text of the requester repeats it; asking again does, too, and leaves the time as
+    /// it was. Use a fresh text for each attempt, such as [`Identity`](crate::Identity)'s: a lease
+    /// that carries it is the requester's.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);
@@ -63,10 +63,9 @@ impl Leases {
     /// ```
     pub fn request(&self, name: &str, requester: &str, within: Duration) -> Result<RequestResult> {
         let within_ms = in_ms(within);
-        lift(
-            self.verbs()?
-                .request(name, requester, within_ms, self.when(), |answer| answer.into_owned()),
-        )
+        self.run(|store| {
+            store.request(name, requester, within_ms, self.when(), |answer| answer.into_owned())
+        })
     }
 
     /// Withdraws the request of `requester` for the newest grant of `name`, and returns whether
@@ -81,19 +80,21 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn withdraw_request(&self, name: &str, requester: &str) -> Result<bool> {
-        lift(self.verbs()?.withdraw_request(name, requester))
+        self.run(|store| store.withdraw_request(name, requester))
     }
 
     /// Returns the open request for the live grant of `name`, if there is one. Takes no write lock.
     pub fn requested(&self, name: &str) -> Result<Option<RequestInfo>> {
-        lift(self.verbs()?.requested(name, self.when(), |requester, request| {
-            RequestInfo::new(requester.into(), request.until_ms, request.token)
-        }))
+        self.run(|store| {
+            store.requested(name, self.when(), |requester, request| {
+                RequestInfo::new(requester.into(), request.until_ms, request.token)
+            })
+        })
     }
 
     /// Hands this grant to the requester who has asked for it, under a new token and for `ttl` from
-    /// now, in one commit: nobody else can come in between, and the two do not overlap. Without an
-    /// open request it is rejected with [`NotRequested`](crate::Reason::NotRequested).
+    /// now, in one commit: no other claim can come in between, and the two do not overlap. Without
+    /// an open request it is rejected with [`NotRequested`](crate::Reason::NotRequested).
     ///
     /// Store a [`checkpoint`](Leases::checkpoint) before: the successor starts from it.
     ///
@@ -124,9 +125,9 @@ impl Leases {
 
     fn handed(
         &self,
-        answer: std::result::Result<TransferResult, litelease_store::Error>,
+        answer: Result<TransferResult, litelease_store::Error>,
     ) -> Result<TransferResult> {
-        let answer = lift(answer)?;
+        let answer = into_rusqlite(answer)?;
         if matches!(answer, TransferResult::Transferred(_)) {
             // The requester waits for it.
             self.notify();
@@ -135,7 +136,7 @@ impl Leases {
     }
 
     /// Ends any holder's live lease and grants `name` to `owner` in one commit, under a new token,
-    /// for operators. If nobody has the name, it is a claim.
+    /// for operators. If the name is free, it is a claim.
     ///
     /// There is no gap. The old holder learns of it at its next renewal or check, and works on
     /// until then: what the two may both write to must be fenced by the token.
@@ -151,6 +152,8 @@ impl Leases {
     /// ```
     pub fn take_over(&self, name: &str, owner: &str, ttl: Duration) -> Result<TakenOver> {
         let ttl_ms = in_ms(ttl);
-        lift(self.verbs()?.take_over(name, owner, ttl_ms, self.when(), |taken| taken.into_owned()))
+        self.run(|store| {
+            store.take_over(name, owner, ttl_ms, self.when(), |taken| taken.into_owned())
+        })
     }
 }

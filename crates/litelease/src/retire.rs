@@ -1,6 +1,5 @@
 //! Retiring a file whose leases go on elsewhere.
 
-use crate::error::lift;
 use crate::{Leases, LeftBehind, Result, RetireResult, Retirement};
 
 /// Retiring a file.
@@ -25,29 +24,29 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn retire(&self, floor: i64, moved_to: &str) -> Result<RetireResult> {
-        lift(self.verbs()?.retire(floor, moved_to))
+        self.run(|store| store.retire(floor, moved_to))
     }
 
     /// Returns where the leases of this file went, if it is retired.
     pub fn retirement(&self) -> Result<Option<Retirement>> {
-        lift(self.verbs()?.retirement())
+        self.run(|store| store.retirement())
     }
 
     /// Returns what stays in the file when its leases go on elsewhere.
     #[doc(hidden)]
     pub fn left_behind(&self) -> Result<LeftBehind> {
-        lift(self.verbs()?.left_behind())
+        self.run(|store| store.left_behind())
     }
 
     /// Returns how many slots of all pools are lent out.
     #[doc(hidden)]
     pub fn slots_in_use(&self) -> Result<i64> {
-        lift(self.verbs()?.slots_in_use(self.when()))
+        self.run(|store| store.slots_in_use(self.when()))
     }
 
     /// Ends every lease on a slot that is not kept.
     #[doc(hidden)]
     pub fn free_slots(&self) -> Result<()> {
-        lift(self.verbs()?.free_slots())
+        self.run(|store| store.free_slots())
     }
 }

@@ -13,7 +13,7 @@ use crate::{Checkpoint, HoldError, Litelease, Lost};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
-/// What happens to the shards of a member.
+/// A change of the shards that a member has.
 ///
 /// ```
 /// # use litelease::{Loss, ShardEvent};

@@ -43,7 +43,7 @@ pub struct SingleWriter {
     connection: Mutex<Connection>,
     path: PathBuf,
     options: WriterOptions,
-    /// Whether the present boot is recorded for the leases in the file.
+    /// The present boot is recorded for the leases in the file.
     has_recorded: AtomicBool,
 }
 
@@ -119,7 +119,7 @@ pub enum Synchronous {
 #[derive(Debug)]
 #[must_use = "it is rolled back when it is dropped"]
 pub struct WriteGuard<'w> {
-    // Dropped in this order: the connection is idle before somebody else has the lock.
+    // Dropped in this order: the connection is idle before another writer has the lock.
     connection: MutexGuard<'w, Connection>,
     _held: Held<'w>,
     pid: u32,
@@ -155,9 +155,9 @@ pub enum WriteError {
     Setting {
         /// The pragma.
         pragma: &'static str,
-        /// What was asked for.
+        /// The value that was asked for.
         wanted: String,
-        /// What it is.
+        /// The value that it has.
         found: String,
     },
     /// The database is in memory or temporary, so there is no place for a lock file.
@@ -230,13 +230,13 @@ impl SingleWriter {
     /// ```
     pub fn begin(&self) -> Result<WriteGuard<'_>, WriteError> {
         let held = self.lock.acquire(self.options.timeout, self.options.waiting)?;
-        // Only whoever holds the lock comes here. A panic has rolled back already.
+        // Only the holder of the lock comes here. A panic has rolled back already.
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         self.begin_recorded(&connection)?;
         Ok(WriteGuard { connection, _held: held, pid: std::process::id() })
     }
 
-    /// Begins a transaction with the boot durably recorded. It looks at the record under SQLite's
+    /// Begins a transaction with the boot durably recorded. It reads the record under SQLite's
     /// write lock, each time: a program that writes without the lock file can put it at risk.
     fn begin_recorded(&self, connection: &Connection) -> Result<(), WriteError> {
         for _ in 0..RECORDS {

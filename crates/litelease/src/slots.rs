@@ -27,7 +27,7 @@ pub struct HeldSlot {
 }
 
 /// Returns the id of the pool that `litelease run --slots` and the service use for a name. No UUID
-/// looks like it, so nobody reaches it by the URL of a pool.
+/// looks like it, so no URL of a pool leads to it.
 #[doc(hidden)]
 pub fn pool_of_name(name: &str) -> String {
     format!("name:{name}")
@@ -39,9 +39,9 @@ impl Litelease {
     /// queued. A slot has no value, no group and no requests, so options for those are ignored. Its
     /// limits are not stored: the hold keeps them itself.
     ///
-    /// `note` tells operators who and why. If it is the text of an [`Identity`](crate::Identity)
-    /// that holds, as `litelease run --slots` notes it, a successor takes the slot over when that
-    /// process is dead.
+    /// `note` tells operators who holds it and why. If it is the text of an
+    /// [`Identity`](crate::Identity) that holds, as `litelease run --slots` notes it, a successor
+    /// takes the slot over when that process is dead.
     ///
     /// ```
     /// # litelease_doctest::file!(db);

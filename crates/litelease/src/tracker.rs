@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use litelease_hold::{HolderKind, Identity};
 
-use crate::error::lift;
+use crate::error::into_rusqlite;
 use crate::{ClaimResult, HoldError, Litelease, now_ms};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
 /// Locks by name that are never renewed: after `expire` another process can lock the name while the
-/// first one is still working, and the first one is not told.
+/// first one is still working, and the first one does not notice.
 ///
 /// Give it far more time than the work can take. For work of unknown length use
 /// [`hold`](Litelease::hold). `new` creates the parent folders; the first lock creates the file and
@@ -92,7 +92,7 @@ impl Tracker {
     pub fn lock_it(&self, name: &str, expire: Duration) -> Result<String> {
         let who = Identity::new(HolderKind::Lock);
         let db = Litelease::open_own(&self.path)?;
-        if !lift(db.store().foreign_locks(now_ms()))?.is_empty() {
+        if !into_rusqlite(db.store().foreign_locks(now_ms()))?.is_empty() {
             return Err(HoldError::ForeignLocks(self.path.clone()));
         }
         match db.claim(name, &who.to_string(), expire)? {

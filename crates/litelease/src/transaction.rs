@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use rusqlite::Connection;
 
-use crate::error::lift;
+use crate::error::into_rusqlite;
 use crate::hold::PendingRenewal;
 use crate::{Leases, Result};
 
@@ -60,7 +60,7 @@ pub struct Savepoint<'s> {
 
 impl<'t> Transaction<'t> {
     pub(crate) fn begin(leases: &'t Leases, connection: &'t Connection) -> Result<Self> {
-        lift(leases.store().begin())?;
+        into_rusqlite(leases.store().begin())?;
         Ok(Transaction { leases, connection, open: true, renewals: RefCell::default() })
     }
 
@@ -111,7 +111,7 @@ impl<'t> Transaction<'t> {
         // A savepoint that was rolled back may have taken a renewal with it.
         renewals.retain(|renewal| renewal.is_still_in(self.leases));
         self.open = false;
-        lift(self.leases.store().commit())?;
+        into_rusqlite(self.leases.store().commit())?;
         self.leases.committed();
         renewals.into_iter().for_each(PendingRenewal::committed);
         Ok(())
@@ -134,13 +134,13 @@ impl<'t> Transaction<'t> {
     /// ```
     pub fn rollback(mut self) -> Result<()> {
         self.open = false;
-        lift(self.leases.store().rollback())
+        into_rusqlite(self.leases.store().rollback())
     }
 }
 
 impl<'s> Savepoint<'s> {
     fn begin(leases: &'s Leases, connection: &'s Connection) -> Result<Self> {
-        let number = lift(leases.store().savepoint())?;
+        let number = into_rusqlite(leases.store().savepoint())?;
         Ok(Savepoint { leases, connection, number, open: true })
     }
 
@@ -185,7 +185,7 @@ impl<'s> Savepoint<'s> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn commit(mut self) -> Result<()> {
-        lift(self.leases.store().release_savepoint(self.number))?;
+        into_rusqlite(self.leases.store().release_savepoint(self.number))?;
         self.open = false;
         Ok(())
     }
@@ -203,7 +203,7 @@ impl<'s> Savepoint<'s> {
     /// ```
     pub fn rollback(mut self) -> Result<()> {
         self.open = false;
-        lift(self.leases.store().rollback_savepoint(self.number))
+        into_rusqlite(self.leases.store().rollback_savepoint(self.number))
     }
 }
 

@@ -6,7 +6,7 @@ use litelease_store::LeaseWalk;
 use rusqlite::ToSql;
 use rusqlite::types;
 
-use crate::error::lift;
+use crate::error::into_rusqlite;
 use crate::fences::{as_value, owned};
 use crate::{GrantRef, GrantResult, LeaseRow, Leases, Result};
 
@@ -57,9 +57,9 @@ impl Leases {
     /// Attaches a value to a live grant, in the place of the one before:
     /// the address of a leader, or the data of a member.
     ///
-    /// It ends with the grant: nobody reads the value of a grant that has expired, was released or
-    /// was superseded. For a token that is not the newest, or not live, it returns `Stale` and
-    /// stores nothing. Attaching NULL takes the value away.
+    /// It ends with the grant: the value of a grant that has expired, was released or was
+    /// superseded is not returned any more. For a token that is not the newest, or not live, it
+    /// returns `Stale` and stores nothing. Attaching NULL takes the value away.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);
@@ -79,12 +79,13 @@ impl Leases {
         value: impl ToSql,
     ) -> Result<GrantResult> {
         let (GrantRef { name, token, .. }, output) = (grant.into(), value.to_sql()?);
-        lift(self.verbs()?.attach(name, token, as_value(&output, "a value")?, self.when()))
+        let value = as_value(&output, "a value")?;
+        self.run(|store| store.attach(name, token, value, self.when()))
     }
 
     /// Returns the value that the live grant of `name` has attached. Takes no write lock.
     pub fn value(&self, name: &str) -> Result<Option<types::Value>> {
-        let value = lift(self.verbs()?.value(name, self.when(), owned))?;
+        let value = self.run(|store| store.value(name, self.when(), owned))?;
         Ok(value.filter(|value| *value != types::Value::Null))
     }
 
@@ -104,7 +105,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn leases_under(&self, prefix: &str) -> LeasesUnder<'_> {
-        let begun = self.verbs().and_then(|store| lift(store.walk(Some(prefix), None)));
+        let begun = self.verbs().and_then(|store| into_rusqlite(store.walk(Some(prefix), None)));
         let walk = match begun {
             Ok(walk) => Walk::Begun(walk),
             Err(error) => Walk::Failed(error),
@@ -118,13 +119,13 @@ impl Leases {
     /// Looks at the tables of what rides on grants, for `litelease doctor`.
     #[doc(hidden)]
     pub fn side_tables(&self) -> Result<Vec<litelease_store::SideTableInfo>> {
-        lift(self.verbs()?.side_tables(self.when()))
+        self.run(|store| store.side_tables(self.when()))
     }
 }
 
 impl LeasesUnder<'_> {
     fn step(walk: &mut LeaseWalk, prefix: &str, now_ms: i64) -> Result<Option<ListedLease>> {
-        let Some((row, value)) = lift(walk.next())? else { return Ok(None) };
+        let Some((row, value)) = into_rusqlite(walk.next())? else { return Ok(None) };
         if !row.name().starts_with(prefix) {
             return Ok(None);
         }

@@ -286,7 +286,14 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "hands the connections of rusqlite to the store",
         "crates/litelease/src",
-        &["functions.rs", "handle.rs", "kept.rs", "leases.rs", "linked.rs", "raw.rs"],
+        &[
+            "connection_cache.rs",
+            "functions.rs",
+            "handle.rs",
+            "leases.rs",
+            "linked_sqlite.rs",
+            "raw.rs",
+        ],
     ),
     ("asks SQLite whether a file has moved", "crates/litelease/src", &["file.rs"]),
     (
@@ -297,7 +304,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "calls the system: shared memory, futexes, clocks, processes, forks, inotify",
         "crates/litelease-hold/src",
-        &["bell.rs", "clock.rs", "identity.rs", "process.rs", "watch.rs"],
+        &["clock.rs", "identity.rs", "process.rs", "wakeup.rs", "watch.rs"],
     ),
     ("is called by SQLite: its update hook", "crates/litelease-serve/src/mirror", &["watch.rs"]),
     (

@@ -11,11 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use litelease_store::{Connection, sqlite3};
 
 use crate::Leases;
-use crate::linked::Linked;
+use crate::linked_sqlite::LinkedSqlite;
 
 /// The cache entry of one connection: the verbs for each kind of handle, in the order of [`Kind`].
 #[derive(Default)]
-struct Kept([Option<Leases>; 2]);
+struct ConnectionCache([Option<Leases>; 2]);
 
 /// The kinds of handles on a connection of the caller's.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,38 +29,37 @@ pub(crate) enum Kind {
 /// The cache, by the address of the connection. An entry is dropped before its connection, so a
 /// reused address has none. It is split into several maps, so that threads seldom wait for each
 /// other.
-static CONNECTIONS: [Mutex<BTreeMap<usize, Kept>>; 16] =
+static CONNECTIONS: [Mutex<BTreeMap<usize, ConnectionCache>>; 16] =
     [const { Mutex::new(BTreeMap::new()) }; 16];
 
 // SAFETY: the verbs and the counter of their `Rc` are used only by the thread that has the
-// connection, which is one at a time: a `Loan` is made by whoever has the connection, and `closing`
-// is called by whoever closes it. The map merely carries them from one to the next.
-unsafe impl Send for Kept {}
+// connection, which is one at a time: that thread makes a `CachedHandle`, or closes the connection,
+// which calls `closing`. The map merely carries them from one to the next.
+unsafe impl Send for ConnectionCache {}
 
 /// The verbs on a connection that is borrowed for `'c`: the cached ones, or new ones, which are
 /// cached if they were used.
 ///
 /// The connection must outlive it, because it is used when this is dropped; `Drop` makes the
 /// compiler see to that.
-pub(crate) struct Loan<'c> {
+pub(crate) struct CachedHandle<'c> {
     leases: Leases,
     connection: Connection,
     kind: Kind,
-    is_kept: bool,
+    is_cached: bool,
     borrowed: PhantomData<&'c ()>,
 }
 
-impl<'c> Loan<'c> {
+impl<'c> CachedHandle<'c> {
     /// # Safety
     /// The connection must be one of the linked library's, stay open for `'c`, and not be used by
     /// another thread as long as this value lives.
     pub(crate) unsafe fn new(connection: Connection, kind: Kind) -> Self {
-        let kept = find(connection, kind);
-        let is_kept = kept.is_some();
-        // SAFETY: this function asks for the same, and those that are kept are dropped before it
-        // closes.
-        let leases = kept.unwrap_or_else(|| unsafe { Leases::on(connection, kind) });
-        Loan { leases, connection, kind, is_kept, borrowed: PhantomData }
+        let cached = find(connection, kind);
+        let is_cached = cached.is_some();
+        // SAFETY: this function asks for the same, and cached verbs are dropped before it closes.
+        let leases = cached.unwrap_or_else(|| unsafe { Leases::on(connection, kind) });
+        CachedHandle { leases, connection, kind, is_cached, borrowed: PhantomData }
     }
 
     pub(crate) fn leases(&self) -> &Leases {
@@ -68,10 +67,10 @@ impl<'c> Loan<'c> {
     }
 }
 
-impl Drop for Loan<'_> {
+impl Drop for CachedHandle<'_> {
     fn drop(&mut self) {
-        if !self.is_kept && self.leases.store().has_statements() {
-            keep(self.connection, self.kind, &self.leases);
+        if !self.is_cached && self.leases.store().has_statements() {
+            store(self.connection, self.kind, &self.leases);
         }
     }
 }
@@ -80,37 +79,37 @@ fn find(connection: Connection, kind: Kind) -> Option<Leases> {
     let address = address(connection);
     let map = map(address);
     let leases = map.get(&address)?.0[kind as usize].as_ref()?;
-    // SAFETY: the caller has the connection, and its `Loan` ends before that closes.
+    // SAFETY: the caller has the connection, and its `CachedHandle` ends before that closes.
     Some(unsafe { leases.share() })
 }
 
 /// Caches verbs until their connection closes. Caches nothing if SQLite cannot call back then.
-fn keep(connection: Connection, kind: Kind, leases: &Leases) {
+fn store(connection: Connection, kind: Kind, leases: &Leases) {
     let address = address(connection);
     let is_known = map(address).contains_key(&address);
     // SAFETY: all connections of this crate are the linked library's. The map is not locked
     // meanwhile: SQLite may call back.
-    if is_known || unsafe { connection.when_closing::<Linked>(closing) } == Ok(true) {
+    if is_known || unsafe { connection.when_closing::<LinkedSqlite>(closing) } == Ok(true) {
         let mut map = map(address);
-        let Kept(kept) = map.entry(address).or_default();
+        let ConnectionCache(cached) = map.entry(address).or_default();
         // SAFETY: these are dropped by `closing`.
-        kept[kind as usize].get_or_insert_with(|| unsafe { leases.share() });
+        cached[kind as usize].get_or_insert_with(|| unsafe { leases.share() });
     }
 }
 
 /// Drops the cache entry of a connection that is about to close.
 fn closing(db: *mut sqlite3) {
     let address = db as usize;
-    let kept = map(address).remove(&address);
+    let cached = map(address).remove(&address);
     // Not under the lock: dropping the verbs calls SQLite.
-    drop(kept);
+    drop(cached);
 }
 
 fn address(connection: Connection) -> usize {
     connection.as_raw().0 as usize
 }
 
-fn map(address: usize) -> MutexGuard<'static, BTreeMap<usize, Kept>> {
+fn map(address: usize) -> MutexGuard<'static, BTreeMap<usize, ConnectionCache>> {
     // The low bits are the same in all addresses.
     let at = (address >> 6 ^ address >> 12) % CONNECTIONS.len();
     CONNECTIONS[at].lock().unwrap_or_else(PoisonError::into_inner)
@@ -122,18 +121,18 @@ mod tests {
     use crate::LiteleaseRef;
 
     #[test]
-    fn what_is_kept_goes_with_its_connection() -> crate::Result<()> {
-        let is_kept = |address| map(address).contains_key(&address);
+    fn a_cache_entry_is_dropped_with_its_connection() -> crate::Result<()> {
+        let is_cached = |address| map(address).contains_key(&address);
         for _ in 0..100 {
             let connection = rusqlite::Connection::open_in_memory()?;
-            // SAFETY: only its address is looked at.
+            // SAFETY: only its address is read.
             let address = unsafe { connection.handle() } as usize;
-            assert!(!is_kept(address), "a new connection at an old address");
+            assert!(!is_cached(address), "a new connection at an old address");
             LiteleaseRef::new(&connection).bootstrap()?;
             assert_eq!(LiteleaseRef::new(&connection).token("x")?, None);
-            assert!(is_kept(address));
+            assert!(is_cached(address));
             assert!(connection.close().is_ok());
-            assert!(!is_kept(address));
+            assert!(!is_cached(address));
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ pub(crate) mod declared {
 
     use super::Destructor;
 
-    /// What SQLite calls for each new connection.
+    /// The function that SQLite calls for each new connection.
     pub(crate) type Init =
         unsafe extern "C" fn(*mut sqlite3, *mut *mut c_char, *const c_void) -> c_int;
 
@@ -100,7 +100,7 @@ macro_rules! linked {
             vtab_config: unsafe { transmute::<LinkedConfig, Config>(ffi::sqlite3_vtab_config) },
             prepare_v3,
             uri_boolean: ffi::sqlite3_uri_boolean,
-            callbacks: Callbacks::of::<Linked>(),
+            callbacks: Callbacks::of::<LinkedSqlite>(),
         };
     };
 }
@@ -108,10 +108,10 @@ macro_rules! linked {
 type LinkedConfig = unsafe extern "C" fn(*mut ffi::sqlite3, c_int, ...) -> c_int;
 type Config = unsafe extern "C" fn(*mut sqlite3, c_int, ...) -> c_int;
 
-/// The library itself.
-pub(crate) struct Linked;
+/// The SQLite that `rusqlite` links into this program.
+pub(crate) struct LinkedSqlite;
 
-impl Library for Linked {
+impl Library for LinkedSqlite {
     fn api() -> &'static Api {
         &LINKED
     }
