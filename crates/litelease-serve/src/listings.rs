@@ -5,7 +5,7 @@ use std::path::Path;
 
 use litelease::rusqlite::{Connection, OpenFlags};
 use litelease::{Error, ItemInfo, Litelease, PoolInfo, QueueInfo, pool_of_name};
-use litelease_store::{ItemPlace, Store, When};
+use litelease_store::{ItemCursor, Store, When};
 use litelease_wire::{ItemState, Items, PoolOfName, Queue, Queues, Slots};
 
 use crate::access::Which;
@@ -47,7 +47,7 @@ pub(crate) fn queues(
 pub(crate) fn items(
     db: &Litelease,
     queue: &str,
-    after: Option<ItemPlace>,
+    after: Option<ItemCursor>,
     limit: usize,
     now_ms: i64,
 ) -> Result<Items, Error> {

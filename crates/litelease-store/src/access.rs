@@ -31,11 +31,11 @@ const REMOVE: &str = "DELETE FROM main.litelease_access WHERE name = ?1";
 /// An access key as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessRow {
-    /// What operators call it.
+    /// The name that operators gave it.
     pub name: String,
     /// The SHA-256 of the key.
     pub hash: Vec<u8>,
-    /// What it may do: permissions, one per line.
+    /// Its permissions, one per line.
     pub allow: String,
     /// When it was made, as Unix time in milliseconds.
     pub created_at_ms: i64,

@@ -12,8 +12,8 @@ use crate::{Error, Store};
 
 /// An open transaction for many changes of pools. Dropping it rolls back.
 ///
-/// A change that fails half way is not undone by itself, so whoever opens a batch must not commit
-/// it after an error.
+/// A change that fails half way is not undone by itself, so the caller must not commit the batch
+/// after an error.
 #[must_use = "a batch that is dropped is rolled back"]
 pub struct Batch<'s> {
     store: &'s Store,

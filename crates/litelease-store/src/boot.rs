@@ -51,8 +51,8 @@ impl Boot {
     /// Interprets the stored `boot` of a file, at this floor.
     ///
     /// A process that cannot tell boots apart takes every epoch for another boot's, until it has
-    /// left one of its own in the file: since then the machine was not off, whoever else has left
-    /// one.
+    /// left one of its own in the file. Since then the machine was not off, so every epoch that is
+    /// not older is of this boot, too, whichever process has left it.
     pub(crate) fn read(self, boot: i64, floor: i64, file: &str) -> i64 {
         let is_since = || left().get(file).is_some_and(|left| *left <= floor);
         match self {

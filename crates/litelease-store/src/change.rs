@@ -4,7 +4,7 @@ use litelease_core::{Epoch, Lease, Row, Step};
 
 use crate::error::Undecided;
 use crate::grant::{Attempt, check_arrival};
-use crate::rule_fn::{Asked, Columns, Ran};
+use crate::rule_fn::{Columns, Ran, RuleAnswer};
 use crate::sqlite::{TxnState, Value};
 use crate::statements::{ADD, CachedStatement, execute_once, stored_row};
 use crate::transaction::Boundary;
@@ -68,7 +68,7 @@ impl Store {
             decide(row, floor, now_ms).map_err(|undecided| undecided.about(name))
         };
         let request = Request { boundary, name, when, change };
-        let step = self.with_epoch(boundary, || self.attempt(request, &mut decide))?;
+        let step = self.with_epoch(boundary, || self.try_change(request, &mut decide))?;
         if let Some(state) = step.write
             && let Some(tenure) = state.tenure()
         {
@@ -80,13 +80,13 @@ impl Store {
     }
 
     /// Changes the row, or inserts it where there is none and the rule wants one.
-    fn attempt<'q, T>(
+    fn try_change<'q, T>(
         &self,
         request: Request<'_>,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<Attempt<Step<'q, T>>, Error> {
         if self.connection.is_hosted() {
-            return self.attempt_in_steps(request, decide);
+            return self.change_in_steps(request, decide);
         }
         let Request { name, when, .. } = request;
         let mut insertions = 0;
@@ -116,22 +116,22 @@ impl Store {
 
     /// The same where no statement can ask the rule: loads, decides and saves in a transaction.
     #[cold]
-    fn attempt_in_steps<'q, T>(
+    fn change_in_steps<'q, T>(
         &self,
         request: Request<'_>,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<Attempt<Step<'q, T>>, Error> {
         let Request { boundary, name, .. } = request;
         self.within(boundary, || {
-            let (target, asked) = self.look(name, |row| {
+            let (target, asked) = self.read_row(name, |row| {
                 let target = if row.state().is_some() { Target::Row } else { Target::NewRow };
                 let columns = Columns { state: row.state(), floor: None, is_unverified: false };
                 Ok((target, self.ask(request, target, columns, decide)))
             })?;
             let (step, now_ms) = match asked? {
-                Asked::Decided { step, now_ms } => (step, now_ms),
-                Asked::EpochNeeded { token } => return Ok(Attempt::EpochNeeded { token }),
-                Asked::Unverified => return Err(Error::unexpected_change(name, 0)),
+                RuleAnswer::Decided { step, now_ms } => (step, now_ms),
+                RuleAnswer::EpochNeeded { token } => return Ok(Attempt::EpochNeeded { token }),
+                RuleAnswer::Unverified => return Err(Error::unexpected_change(name, 0)),
             };
             if let Some(state) = step.write {
                 let tenure = state.tenure();
@@ -169,12 +169,12 @@ impl Store {
             let Ran { asked, ended } = statement
                 .run_rule(name, |columns| self.ask(request, target, columns, &mut *decide));
             let step = match asked? {
-                Some(Asked::Decided { step, .. }) => step,
-                Some(Asked::EpochNeeded { token }) => {
+                Some(RuleAnswer::Decided { step, .. }) => step,
+                Some(RuleAnswer::EpochNeeded { token }) => {
                     ended?;
                     return Ok(RuleOutcome::Attempted(Attempt::EpochNeeded { token }));
                 }
-                Some(Asked::Unverified) | None => {
+                Some(RuleAnswer::Unverified) | None => {
                     ended?;
                     if !statement.is_unverified() {
                         return Ok(RuleOutcome::NoSuchRow);
@@ -243,10 +243,10 @@ impl Store {
         target: Target,
         columns: Columns<'_>,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
-    ) -> Result<Asked<'q, T>, Error> {
+    ) -> Result<RuleAnswer<'q, T>, Error> {
         // What was read counts only if the schema is known to be right.
         if columns.is_unverified {
-            return Ok(Asked::Unverified);
+            return Ok(RuleAnswer::Unverified);
         }
         let Request { boundary, name, when, change } = request;
         // Read the clock here, under the write lock: waiting for the lock takes time too.
@@ -268,9 +268,9 @@ impl Store {
                     && row.token() != Some(token)
                     && !self.may_grant(boundary, epoch, token)? =>
             {
-                Ok(Asked::EpochNeeded { token })
+                Ok(RuleAnswer::EpochNeeded { token })
             }
-            _ => Ok(Asked::Decided { step, now_ms }),
+            _ => Ok(RuleAnswer::Decided { step, now_ms }),
         }
     }
 

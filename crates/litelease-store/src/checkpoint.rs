@@ -40,7 +40,7 @@ impl Store {
         self.with_context("store a checkpoint of", Some(name), || {
             self.within(self.boundary()?, || {
                 let (is_newest, newest) =
-                    self.look(name, |row| Ok((is_newest(row, token), row.token())))?;
+                    self.read_row(name, |row| Ok((is_newest(row, token), row.token())))?;
                 if !is_newest {
                     return Ok(CheckpointResult::Stale { newest });
                 }

@@ -1,8 +1,8 @@
 //! Notices that a connection closes, in time to finalise the statements that are kept for it.
 //!
-//! SQLite refuses to close a connection that has statements left. Before it looks for them it
-//! disconnects the connection's virtual tables. So a private virtual table, which nobody can query,
-//! tells.
+//! SQLite refuses to close a connection that has statements left. Before it checks for them it
+//! disconnects the connection's virtual tables. So a private virtual table, which no statement can
+//! query, receives the notice.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
@@ -20,10 +20,10 @@ pub type Closing = fn(*mut sqlite3);
 /// The module's data: SQLite keeps it until the connection is closed.
 struct Watch {
     closing: Closing,
-    /// Whether `when_closing` is connecting the table. Everybody else is refused: a statement of
-    /// theirs on the table would keep it connected for too long.
+    /// `when_closing` is connecting the table. Any other statement is refused: it would keep the
+    /// table connected for too long.
     is_connecting: Cell<bool>,
-    /// Whether the table is connected.
+    /// The table is connected.
     is_connected: Cell<bool>,
 }
 

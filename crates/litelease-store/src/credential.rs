@@ -65,7 +65,7 @@ impl Store {
     ) -> Result<CredentialResult, Error> {
         self.with_context("issue a credential for", Some(name), || {
             self.settle()?;
-            self.look(name, |row| {
+            self.read_row(name, |row| {
                 Ok(rule::credential(row, who, ttl_ms, most_ms, when.now_ms()).into_owned())
             })
         })

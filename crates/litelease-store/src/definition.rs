@@ -4,7 +4,8 @@
 //! count, and neither do quotes around an identifier. Everything else does, comments and letter
 //! case too.
 
-/// What SQLite takes for white space. Unicode has more, which to SQLite is part of a word.
+/// The characters that SQLite takes for white space. Unicode has more, which to SQLite are part of
+/// a word.
 const WHITE: [char; 5] = [' ', '\t', '\n', '\r', '\x0c'];
 
 /// The quotes around an identifier. Single quotes make a string.

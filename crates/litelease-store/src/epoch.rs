@@ -1,8 +1,8 @@
 //! Keeping the epoch: the floor of all tokens and the boot that may have lost some, in
 //! `litelease_meta`.
 //!
-//! What an epoch means is `litelease_core::Epoch`'s. Here it is read, and stored so that a power
-//! cut cannot take it even where it can take a grant.
+//! `litelease_core::Epoch` has the rules of an epoch. This module reads it, and stores it so that a
+//! power cut cannot take it even where it can take a grant.
 
 use std::cell::Cell;
 
@@ -30,11 +30,11 @@ const EXTRA: i64 = 3;
 pub struct EpochInfo {
     /// The floor of the file, or its largest token if that is larger.
     pub newest: i64,
-    /// Whether the present boot is recorded.
+    /// The record of the present boot.
     pub boot: BootRecord,
 }
 
-/// Whether a file has a record of the present boot, which keeps tokens in order after a power cut.
+/// The record of the present boot in a file, which keeps tokens in order after a power cut.
 ///
 /// ```
 /// # use litelease_store::BootRecord;
@@ -78,18 +78,17 @@ impl EpochInfo {
 /// The state of one store concerning the epoch of its file.
 #[derive(Default)]
 pub(crate) struct EpochState {
-    /// Whether the file has a table that keeps its epoch, as of the last check of its schema.
+    /// The file has a table that keeps its epoch, as of the last check of its schema.
     pub(crate) has_epoch: Cell<bool>,
     /// The present boot as of the same check; 0 for a database in memory.
     pub(crate) boot: Cell<i64>,
-    /// Whether this store has seen a durable record of the present boot. It may be at risk again
-    /// since.
+    /// This store has seen a durable record of the present boot. It may be at risk again since.
     pub(crate) has_recorded: Cell<bool>,
-    /// What is to be confirmed after the present commit.
+    /// The epoch to confirm after the present commit.
     unconfirmed: Cell<Unconfirmed>,
 }
 
-/// What is to be confirmed after a commit of our own.
+/// The epoch to confirm after a commit of our own.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Unconfirmed {
     /// There is no such commit: an epoch is stored as it is.
@@ -122,15 +121,14 @@ impl Store {
         self.verify()?;
         match needed(self.epoch_record()?, context, token)? {
             Some(epoch) => self.keep(epoch),
-            // Somebody else was faster.
+            // Another connection was faster.
             None => Ok(()),
         }
     }
 
     /// Records the present boot so that no power cut can take that, if it is not recorded yet.
     ///
-    /// On a read-only connection it does nothing: nobody can be granted anything through it,
-    /// either.
+    /// On a read-only connection it does nothing: no grant can come through it, either.
     pub(crate) fn record_boot(&self) -> Result<(), Error> {
         if recording(self.epoch_record()?, self.commit_context(Boundary::Own)?)?.is_some() {
             match self.recorded(Boundary::Own, |context| self.keep_recording(context)) {
@@ -156,7 +154,7 @@ impl Store {
         self.verify()?;
         match recording(self.epoch_record()?, context)? {
             Some(epoch) => self.keep(epoch),
-            // Somebody else was faster.
+            // Another connection was faster.
             None => Ok(()),
         }
     }
@@ -337,9 +335,9 @@ impl Store {
 
     /// Says that an epoch is sure, once the commit that made it has been synced.
     ///
-    /// A process that is killed in between leaves it unsure, so whoever comes next makes it anew:
-    /// it would see an epoch that a power cut can still take. If this commit gets lost, that is no
-    /// harm either.
+    /// A process that is killed in between leaves it unsure, so the next process makes it anew:
+    /// that process would see an epoch that a power cut can still take. If this commit gets lost,
+    /// that is no harm either.
     fn confirm(&self, epoch: Epoch) -> Result<(), Error> {
         let values = [epoch.boot, epoch.floor].map(Value::Integer);
         self.within(Boundary::Own, || execute_once(self.connection, CONFIRM_EPOCH, &values))
@@ -407,7 +405,7 @@ impl Store {
     /// may have changed the pragmas. That is little next to the sync that such a grant waits for.
     pub(crate) fn commit_context(&self, boundary: Boundary) -> Result<CommitContext, Error> {
         if let Some(context) = self.context_in_batch() {
-            // Nobody can change the pragmas in a transaction.
+            // The pragmas cannot change in a transaction.
             return Ok(context);
         }
         Ok(CommitContext {
@@ -452,5 +450,5 @@ fn needed(epoch: Epoch, context: CommitContext, token: i64) -> Result<Option<Epo
     epoch.needed(token, context).map_err(|refusal| Error::refused(EVERY_NAME, refusal))
 }
 
-/// What an error about the file's own numbers names.
+/// The name in an error about the file's own numbers.
 pub(crate) const EVERY_NAME: &str = "every name";

@@ -42,7 +42,7 @@ pub enum Error<E = Failure> {
         name: String,
         /// Which time.
         what: &'static str,
-        /// What was given.
+        /// The time that was given.
         time_ms: i64,
     },
     /// The next token would be more than 64 bits can hold. Nothing was written.
@@ -69,8 +69,8 @@ pub enum Error<E = Failure> {
         present: i64,
     },
     /// A restored file is to be fenced where the system has no boot id. There every start of a
-    /// process takes an epoch, so nobody knows how far to raise tokens: pass the largest token that
-    /// was seen. Nothing was written.
+    /// process takes an epoch, so it is not known how far to raise tokens: pass the largest token
+    /// that was seen. Nothing was written.
     LargestTokenNeeded,
     /// The database has no lease table yet: call `bootstrap`.
     NotBootstrapped,
@@ -96,7 +96,7 @@ pub enum Error<E = Failure> {
         reason: String,
     },
     /// The table was guarded, and its triggers are gone or changed: a rebuild of the table drops
-    /// them. Anybody can write to it until it is guarded again.
+    /// them. Any connection can write to it until it is guarded again.
     GuardMissing {
         /// The table.
         table: String,
@@ -154,7 +154,7 @@ pub enum Error<E = Failure> {
     /// A write changed another number of rows than it must. Inside a caller's transaction it is the
     /// caller's to roll back.
     UnexpectedChange {
-        /// What was written.
+        /// The row that was written.
         what: String,
         /// How many rows should have changed.
         expected: i64,
@@ -173,7 +173,7 @@ pub enum Error<E = Failure> {
     },
 }
 
-/// What [`Error::LargestTokenNeeded`] says, in every language.
+/// The text of [`Error::LargestTokenNeeded`], in every language.
 pub const LARGEST_TOKEN_NEEDED: &str = "this system has no boot id, so every start of a process takes an epoch, and how \
      many were taken since the backup is not known: pass the largest token that was seen anywhere, or 0 if none was \
      (restore-fence --above TOKEN on the command line, restore_fence_above(token) in Rust, restore_fence(above=token) in \
@@ -190,7 +190,7 @@ pub const LARGEST_TOKEN_NEEDED: &str = "this system has no boot id, so every sta
 pub struct Failure {
     /// The extended result code.
     pub code: i32,
-    /// What SQLite says, with what was tried and where.
+    /// The message of SQLite, with what was tried and where.
     pub message: String,
 }
 
@@ -347,7 +347,7 @@ impl From<Failure> for Undecided {
 
 impl Failure {
     /// Checks whether SQLite gives this code only where it has undone everything. Of any other,
-    /// such as an error of the disk, nobody can say what was stored.
+    /// such as an error of the disk, it is not known what was stored.
     pub(crate) fn means_nothing_stored(&self) -> bool {
         use code::*;
         matches!(

@@ -22,7 +22,7 @@ const LIVE: &str = "SELECT name, lock, end_ms FROM (
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignLock {
-    /// What is locked.
+    /// The name that is locked.
     pub name: String,
     /// The token that unlocks it.
     pub token: String,

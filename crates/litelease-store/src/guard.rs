@@ -26,16 +26,15 @@ pub struct GuardInfo {
     pub name: String,
     /// The column that it is presented in; otherwise the connection presents it.
     pub column: Option<String>,
-    /// Whether the lease must be live, too.
+    /// The lease must be live, too.
     pub strict: bool,
-    /// Whether the triggers are there, as they must be. If not, the table stands open: guard it
-    /// again.
+    /// The triggers are there, as they must be. If not, the table stands open: guard it again.
     pub is_intact: bool,
     /// How many writes it has refused in this process, for a guard by connection.
     pub refusals: u64,
 }
 
-/// What is guarded, one row for each guard. It is made by the first of them.
+/// The guards, one row for each. The first one creates the table.
 pub(crate) const GUARDED: Table = Table {
     name: "litelease_guarded",
     definition: "(
@@ -60,18 +59,17 @@ WHERE type = 'trigger' AND name = ?1 COLLATE NOCASE";
 #[derive(Clone)]
 struct Guarded {
     number: i64,
-    /// What the record calls it.
+    /// Its name in the record.
     recorded: String,
-    /// What it is called now.
+    /// Its name now.
     table: String,
     demands: Vec<Demand>,
     is_intact: bool,
-    /// Whether the record has the names as they are now, and every column is kept from being
-    /// dropped.
+    /// The record has the names as they are now, and every column is kept from being dropped.
     is_current: bool,
 }
 
-/// No number: the place that a guarded table has left, and that stands open.
+/// No number: the name that a guarded table has left, and that stands open.
 const MOVED_AWAY: i64 = 0;
 
 impl Store {
@@ -103,7 +101,7 @@ impl Store {
     pub fn guards(&self) -> Result<Vec<GuardInfo>, Error> {
         self.with_context("list guards", None, || {
             self.verify()?;
-            let file = self.connection.place();
+            let file = self.connection.database_key();
             let guarded = self.guarded()?;
             Ok(guarded.iter().flat_map(|table| table.guards(&file)).collect())
         })
@@ -120,7 +118,7 @@ impl Store {
     }
 
     fn put_on(&self, table: &str, mut demand: Demand) -> Result<(), Error> {
-        let table_info = TableInfo::of(self.connection, table)?;
+        let table_info = TableInfo::read(self.connection, table)?;
         demand.column = demand.column.map(|column| table_info.spelled(column));
         let known = self.guarded()?;
         let mut guarded = match known.iter().find(|known| known.is_called(&table_info.table)) {
@@ -175,7 +173,7 @@ impl Store {
         match guarded.demands.is_empty() {
             true => {}
             false if TableInfo::exists(self.connection, &guarded.table)? => {
-                let table_info = TableInfo::of(self.connection, &guarded.table)?;
+                let table_info = TableInfo::read(self.connection, &guarded.table)?;
                 self.set_up(&guarded, &table_info)?;
             }
             false => self.record(&guarded)?,
@@ -191,7 +189,7 @@ impl Store {
         while self.has_triggers(number)? {
             number = number.saturating_add(1);
         }
-        forget_refusals(&self.connection.place(), number);
+        forget_refusals(&self.connection.database_key(), number);
         Ok(number)
     }
 
@@ -324,7 +322,7 @@ impl Store {
         let Some((_, of_columns)) = of_columns.filter(|(of, _)| *of == table) else {
             return Ok(());
         };
-        let table_info = match TableInfo::of(self.connection, &table) {
+        let table_info = match TableInfo::read(self.connection, &table) {
             Err(Error::CannotGuard { .. }) => return Ok(()),
             table_info => table_info?,
         };

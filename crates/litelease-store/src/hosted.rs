@@ -6,8 +6,8 @@
 //! back. So all verbs work where no extension can be loaded, and no rule and no statement is
 //! written in the host's language.
 //!
-//! What SQLite tells about a statement that it has only compiled, a host does not: errors come with
-//! the first step.
+//! SQLite reports some errors when it compiles a statement; a host reports them with the first
+//! step.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char, c_int, c_uchar, c_uint, c_void};
@@ -150,8 +150,8 @@ impl HostedStore {
         });
         let db = ptr::from_ref(&*hosted).cast_mut().cast();
         // SAFETY: the table's functions take such a pointer, and it stays where it is for as long
-        // as the store. A box of something that is not `Send` stays in one thread, or in the hands
-        // of whoever vouches for the rest.
+        // as the store. A box of something that is not `Send` stays in one thread, unless the
+        // caller vouches for more.
         let store = Store::new(unsafe { Connection::from_raw(db, &HOSTED) });
         Ok(HostedStore { store, hosted })
     }
@@ -209,7 +209,7 @@ impl Connection {
     }
 }
 
-/// What `sqlite3*` points to.
+/// The target of a `sqlite3*`.
 struct Hosted {
     host: Box<dyn Host>,
     path: CString,
@@ -219,9 +219,9 @@ struct Hosted {
     /// The caller's `last_insert_rowid()`, since our first INSERT.
     callers_rowid: Cell<Option<i64>>,
     schema: Cell<Schema>,
-    /// Whether a transaction of ours is open, with the write lock, and has not changed the schema.
+    /// A transaction of ours is open, with the write lock, and has not changed the schema.
     is_unchanged: Cell<bool>,
-    /// What was registered, and what frees it.
+    /// The data of registered functions, and the functions that free it.
     kept: RefCell<Vec<(*mut c_void, Destructor)>>,
 }
 
@@ -236,7 +236,7 @@ struct Schema {
     newest: c_int,
 }
 
-/// What `sqlite3_stmt*` points to.
+/// The target of a `sqlite3_stmt*`.
 struct HostedStatement {
     hosted: *const Hosted,
     sql: Box<str>,
@@ -334,7 +334,7 @@ unsafe extern "C" fn unused() {
 
 macro_rules! unused {
     () => {
-        // SAFETY: nobody calls it through the other type.
+        // SAFETY: it is never called through the other type.
         unsafe { transmute::<unsafe extern "C" fn(), _>(unused) }
     };
 }
@@ -397,15 +397,15 @@ static HOSTED: Api = Api {
 };
 
 /// # Safety
-/// `db` must be the pointer of a [`HostedStore`]; so it is for every function of the table. Nobody
-/// unwinds through them: they are called by this crate alone.
+/// `db` must be the pointer of a [`HostedStore`]; so it is for every function of the table. No
+/// panic unwinds through them: they are called by this crate alone.
 unsafe fn hosted<'a>(db: *mut sqlite3) -> &'a Hosted {
     // SAFETY: as promised.
     unsafe { &*db.cast::<Hosted>() }
 }
 
 /// # Safety
-/// The statement must be one that `prepare_v3` made, and nobody else may use it meanwhile.
+/// The statement must be one that `prepare_v3` made, and no other code may use it meanwhile.
 unsafe fn statement<'a>(raw: *mut sqlite3_stmt) -> &'a mut HostedStatement {
     // SAFETY: as promised.
     unsafe { &mut *raw.cast::<HostedStatement>() }
@@ -680,7 +680,7 @@ unsafe extern "C" fn last_insert_rowid(_db: *mut sqlite3) -> i64 {
 
 unsafe extern "C" fn set_last_insert_rowid(_db: *mut sqlite3, _rowid: i64) {}
 
-/// Nobody calls the function: it is registered for the sake of its data, which goes with the
+/// Registers a function that is never called, for the sake of its data, which SQLite frees with the
 /// connection.
 unsafe extern "C" fn create_function_v2(
     db: *mut sqlite3,

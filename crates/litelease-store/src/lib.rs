@@ -71,7 +71,7 @@ pub use open::OpenConnection;
 pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{
-    Delivered, ItemInfo, ItemName, ItemPlace, ManyItems, QueueInfo, SLICE, SendOptions, Slice,
+    Delivered, ItemCursor, ItemInfo, ItemName, ManyItems, QueueInfo, SLICE, SendOptions, Slice,
 };
 pub use read::Reader;
 pub use retire::{LeftBehind, RetireResult, Retirement};

@@ -50,7 +50,7 @@ impl Store {
                 let now_ms = when.now_ms();
                 let limits = Limits::new(token, progress_within_ms, not_after_ms, now_ms);
                 let limits = limits.map_err(|refusal| Error::refused(name, refusal))?;
-                let answer = self.look(name, |row| Ok(rule::limit(row, token, now_ms)))?;
+                let answer = self.read_row(name, |row| Ok(rule::limit(row, token, now_ms)))?;
                 if answer.is_done() {
                     let number = |number: Option<i64>| number.map_or(Value::Null, Value::Integer);
                     let values = [
@@ -72,7 +72,7 @@ impl Store {
         self.with_context("note progress of", Some(name), || {
             self.within(self.boundary()?, || {
                 let now_ms = when.now_ms();
-                let answer = self.look(name, |row| Ok(rule::progress(row, token, now_ms)))?;
+                let answer = self.read_row(name, |row| Ok(rule::progress(row, token, now_ms)))?;
                 if answer.is_done() {
                     self.note_progress(name, token, now_ms)?;
                 }

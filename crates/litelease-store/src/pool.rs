@@ -11,14 +11,14 @@ use crate::schema::create;
 use crate::transaction::Boundary;
 use crate::{Error, Store, When};
 
-/// What an error about a slot names. The id of a pool may be a secret.
+/// The name in an error about a slot. The id of a pool may be a secret.
 const A_SLOT: &str = "a slot";
 
 impl Store {
     /// Makes a pool of `count` slots, or changes how many it has.
     ///
-    /// Making it smaller takes nothing from anybody: what is lent out stays so, and nothing more is
-    /// lent out until fewer than `count` are.
+    /// Making it smaller takes no slot from its borrower: slots that are lent out stay so, and no
+    /// more are lent out until fewer than `count` are.
     pub fn pool(&self, id: &str, count: i64, when: When) -> Result<PoolInfo, Error> {
         self.with_context("register a pool", None, || {
             if !(0..=MAX_COUNT).contains(&count) {
@@ -89,8 +89,8 @@ impl Store {
         })
     }
 
-    /// The slot of a lease, whether its time is up or not. None once it was returned, or lent to
-    /// somebody else.
+    /// Returns the slot of a lease, whether its time is up or not. None once it was returned, or
+    /// lent to another borrower.
     pub fn slot(&self, id: &str, lease: &str) -> Result<Option<SlotInfo>, Error> {
         self.with_context("look at a slot", None, || {
             let pool = self.find_pool(id, i64::MIN)?.ok_or(Error::NoSuchPool)?;
@@ -253,7 +253,7 @@ impl Store {
         if let Some(kept) = self.kept(&pool, options.key, now_ms)? {
             return Ok(Some(Some(kept)));
         }
-        // What is over is freed by whoever borrows next, and that is a write.
+        // The next borrow frees the slots whose time is up, and that is a write.
         let is_full = pool.over == 0 && pool.info().available() == 0;
         Ok(is_full.then_some(None))
     }

@@ -223,7 +223,7 @@ impl PoolRow {
     }
 }
 
-/// A slot that somebody has borrowed.
+/// A slot that was borrowed just now.
 ///
 /// ```
 /// # use litelease_store::Borrowed;
@@ -253,7 +253,7 @@ pub struct Borrowed {
 pub struct SlotRow {
     /// The slot.
     pub slot: SlotInfo,
-    /// What the borrower has noted: who, why.
+    /// The note of the borrower: who, why.
     pub note: Option<String>,
     /// When it was kept, if it is and that is known.
     pub kept_since_ms: Option<i64>,
@@ -586,7 +586,7 @@ impl Store {
 }
 
 /// 32 random hexadecimal digits as a UUID that ends with a position: one of version 8, the one that
-/// leaves its digits to whoever makes it. 90 bits of it are random.
+/// leaves its digits to the program that makes it. 90 bits of it are random.
 fn uuid(random: &str, position: i64) -> Option<String> {
     let mut digits: [u8; 32] = random.as_bytes().try_into().ok()?;
     digits.make_ascii_lowercase();

@@ -30,7 +30,8 @@ pub(crate) fn all_refusals() -> MutexGuard<'static, BTreeMap<(String, i64, Strin
     REFUSALS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// More than any file has guards: whoever calls the function for fun shall not fill the memory.
+/// The most counters: more than any file has guards, so that calls without a guard cannot fill the
+/// memory.
 const MOST_COUNTERS: usize = 10_000;
 
 impl Store {
@@ -42,13 +43,14 @@ impl Store {
         self.with_context("present the token of", Some(name), || {
             // Whatever goes wrong from here on, what was presented before must not survive it.
             self.keep_presented(name, None)?;
-            let is_newest = self.look_at_fences(name, |row| Ok(is_newest(row, token)))?;
+            let is_newest = self.read_fenced_row(name, |row| Ok(is_newest(row, token)))?;
             self.keep_presented(name, Some(token))?;
             Ok(is_newest)
         })
     }
 
-    /// Takes back what was presented for `name`, for a connection that somebody else will use.
+    /// Takes back the token that was presented for `name`, before another part of the program uses
+    /// the connection.
     pub fn withdraw(&self, name: &str) -> Result<(), Error> {
         self.with_context("withdraw the token of", Some(name), || self.keep_presented(name, None))
     }
@@ -163,10 +165,10 @@ pub(crate) unsafe extern "C" fn refused<L: Library>(
         let number = api.value(*values).and_then(Value::integer);
         let name = api.value(*values.add(1)).and_then(Value::text);
         if number.is_none() && name.is_none() && !connection.has_file() {
-            return api.result_copied(context, Value::Text(&connection.place()));
+            return api.result_copied(context, Value::Text(&connection.database_key()));
         }
         if let Some((number, name)) = number.zip(name) {
-            let key = (connection.place(), number, name.to_owned());
+            let key = (connection.database_key(), number, name.to_owned());
             let mut counters = all_refusals();
             if counters.len() < MOST_COUNTERS || counters.contains_key(&key) {
                 *counters.entry(key).or_default() += 1;

@@ -1,4 +1,4 @@
-//! Deleting rows of names that nobody uses any more, without ever giving a number of theirs again.
+//! Deletes rows of names that are not used any more, without ever granting a token of theirs again.
 
 use litelease_core::{CommitContext, has_ended, purge_limit};
 

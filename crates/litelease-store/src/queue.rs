@@ -13,7 +13,7 @@ use crate::sqlite::Value;
 use crate::transaction::Boundary;
 use crate::{Error, Store, When};
 
-/// What an error about a delivery names. A receipt is a secret.
+/// The name in an error about a delivery. A receipt is a secret.
 const AN_ITEM: &str = "an item";
 
 /// An item that was delivered to a worker.
@@ -34,7 +34,7 @@ const AN_ITEM: &str = "an item";
 pub struct Delivered<B> {
     /// The item.
     pub id: i64,
-    /// What acknowledges, extends, gives back or buries it: `ID-UUID`.
+    /// The secret that acknowledges, extends, gives back or buries it: `ID-UUID`.
     pub receipt: String,
     /// How often the item was delivered, this time included, since it was sent or redriven.
     pub attempt: i64,
@@ -42,7 +42,7 @@ pub struct Delivered<B> {
     pub token: i64,
     /// The first millisecond (Unix time) at which another worker may get the item.
     pub deadline_ms: i64,
-    /// What was sent.
+    /// The body that was sent.
     pub body: B,
 }
 
@@ -85,7 +85,7 @@ pub struct ItemInfo<S = String> {
     pub state: ItemState,
     /// How often it was delivered since it was sent or redriven.
     pub attempt: i64,
-    /// When it is visible, if nobody acknowledges it before. None if it is dead, or at its last
+    /// When it is visible, if no worker acknowledges it before. None if it is dead, or at its last
     /// allowed delivery.
     pub visible_at_ms: Option<i64>,
     /// When it was sent.
@@ -107,7 +107,7 @@ pub struct ItemInfo<S = String> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueInfo {
-    /// What it is called.
+    /// The name of the queue.
     pub queue: String,
     /// Items that the next receive may deliver.
     pub visible: i64,
@@ -125,7 +125,7 @@ pub struct QueueInfo {
     pub from_the_future: i64,
 }
 
-/// What is to be cancelled.
+/// The item to cancel.
 ///
 /// ```
 /// # use litelease_store::ItemName;
@@ -158,7 +158,7 @@ pub enum ManyItems {
     Delete,
 }
 
-/// What one slice of such a change has done.
+/// The outcome of one slice of such a change.
 ///
 /// ```
 /// # use litelease_store::Slice;
@@ -172,43 +172,43 @@ pub struct Slice {
     pub next: Option<i64>,
 }
 
-/// A place in the list of a queue's items, for the next page. As text it is `TIME.ID`, or `.ID`
-/// among the items that have no time at which they are visible.
+/// A position in the list of a queue's items, from which the next page begins. As text it is
+/// `TIME.ID`, or `.ID` among the items that have no time at which they are visible.
 ///
 /// ```
-/// # use litelease_store::ItemPlace;
-/// let place = ItemPlace { visible_at_ms: Some(100), id: 7 };
-/// assert_eq!(place.to_string(), "100.7");
-/// assert_eq!(ItemPlace::parse("100.7"), Some(place));
-/// assert_eq!(ItemPlace::parse("nonsense"), None);
+/// # use litelease_store::ItemCursor;
+/// let cursor = ItemCursor { visible_at_ms: Some(100), id: 7 };
+/// assert_eq!(cursor.to_string(), "100.7");
+/// assert_eq!(ItemCursor::parse("100.7"), Some(cursor));
+/// assert_eq!(ItemCursor::parse("nonsense"), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ItemPlace {
+pub struct ItemCursor {
     /// When the item is visible.
     pub visible_at_ms: Option<i64>,
     /// The item.
     pub id: i64,
 }
 
-impl ItemPlace {
+impl ItemCursor {
     /// Before the first item.
-    const START: ItemPlace = ItemPlace { visible_at_ms: None, id: 0 };
+    const START: ItemCursor = ItemCursor { visible_at_ms: None, id: 0 };
 
     /// Before the first item that has a time at which it is visible.
-    const FIRST_VISIBLE: ItemPlace = ItemPlace { visible_at_ms: Some(i64::MIN), id: 0 };
+    const FIRST_VISIBLE: ItemCursor = ItemCursor { visible_at_ms: Some(i64::MIN), id: 0 };
 
-    /// Reads a place, if the text is one.
+    /// Parses a cursor, if the text is one.
     pub fn parse(text: &str) -> Option<Self> {
         let (time, id) = text.split_once('.')?;
         let visible_at_ms = match time {
             "" => None,
             time => Some(time.parse().ok()?),
         };
-        Some(ItemPlace { visible_at_ms, id: id.parse().ok()? })
+        Some(ItemCursor { visible_at_ms, id: id.parse().ok()? })
     }
 }
 
-impl fmt::Display for ItemPlace {
+impl fmt::Display for ItemCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.visible_at_ms.iter().try_for_each(|at_ms| write!(f, "{at_ms}"))?;
         write!(f, ".{}", self.id)
@@ -357,7 +357,7 @@ impl Store {
         self.deliver(queue, count, visibility_ms, when, |id| self.body_of(id, &mut keep))
     }
 
-    /// The same for one item whose body nobody reads now: [`delivery`](Store::delivery) has it.
+    /// Receives one item without its body, which [`delivery`](Store::delivery) returns.
     pub fn receive_receipt(
         &self,
         queue: &str,
@@ -575,7 +575,7 @@ impl Store {
         }
     }
 
-    /// Removes an item that nobody works on.
+    /// Removes an item that no worker has.
     pub fn cancel(
         &self,
         queue: &str,
@@ -638,33 +638,33 @@ impl Store {
     }
 
     /// Lists at most `limit` items of a queue, in the order of [`each_item`](Store::each_item),
-    /// after a place. Answers the place to go on after, if there may be more. Each page is a
+    /// after a cursor. Answers the cursor to go on after, if there may be more. Each page is a
     /// snapshot of its own.
     pub fn items_page(
         &self,
         queue: &str,
-        after: Option<ItemPlace>,
+        after: Option<ItemCursor>,
         limit: usize,
         when: When,
-    ) -> Result<(Vec<ItemInfo>, Option<ItemPlace>), Error> {
+    ) -> Result<(Vec<ItemInfo>, Option<ItemCursor>), Error> {
         self.with_context("list the items of", Some(queue), || {
             self.settle()?;
             let (mut items, now_ms) = (Vec::new(), when.now_ms());
             let Some(row) = self.find_queue(queue)? else { return Ok((items, None)) };
-            let mut place = Some(after.unwrap_or(ItemPlace::START));
-            while let Some(after) = place.filter(|_| items.len() < limit) {
+            let mut cursor = Some(after.unwrap_or(ItemCursor::START));
+            while let Some(after) = cursor.filter(|_| items.len() < limit) {
                 let left = i64::try_from(limit - items.len()).unwrap_or(i64::MAX);
                 let mut walk = self.walk_page(row.number, after, left)?;
                 // Behind the last item without a time come those with one.
-                place = after.visible_at_ms.is_none().then_some(ItemPlace::FIRST_VISIBLE);
+                cursor = after.visible_at_ms.is_none().then_some(ItemCursor::FIRST_VISIBLE);
                 while let Some(item) = walk.next()? {
                     items.push(item.info(now_ms).into_owned());
                 }
                 if let Some(last) = items.last().filter(|_| items.len() >= limit) {
-                    place = Some(ItemPlace { visible_at_ms: last.visible_at_ms, id: last.id });
+                    cursor = Some(ItemCursor { visible_at_ms: last.visible_at_ms, id: last.id });
                 }
             }
-            Ok((items, place))
+            Ok((items, cursor))
         })
     }
 
@@ -716,12 +716,12 @@ impl Store {
             let names = self.queue_names()?.into_iter().filter(|(_, name, _)| {
                 name.starts_with(prefix) && after.is_none_or(|after| name.as_str() > after)
             });
-            let counted = |(number, queue, limit)| self.counted(number, queue, limit, now_ms);
+            let counted = |(number, queue, limit)| self.count_items(number, queue, limit, now_ms);
             names.take(limit).map(counted).collect()
         })
     }
 
-    fn counted(
+    fn count_items(
         &self,
         number: i64,
         queue: String,
@@ -741,7 +741,7 @@ impl Store {
         self.with_context("look at the queue", Some(queue), || {
             self.settle()?;
             let Some(row) = self.find_queue(queue)? else { return Ok(None) };
-            self.counted(row.number, queue.into(), row.max_attempts, when.now_ms()).map(Some)
+            self.count_items(row.number, queue.into(), row.max_attempts, when.now_ms()).map(Some)
         })
     }
 

@@ -12,7 +12,7 @@ use litelease_core::{DEFAULT_ATTEMPTS, Delivery, Ended, Item};
 use crate::schema::{Table, are_there, create, none_without_table};
 use crate::sqlite::{Run, Statement, Value};
 use crate::statements::{CachedStatement, execute_once};
-use crate::{Error, ItemPlace, Store};
+use crate::{Error, ItemCursor, Store};
 
 /// The newest id or token of all queues, in one row.
 pub(crate) const COUNTER: Table = Table {
@@ -218,7 +218,7 @@ pub(crate) struct QueueStatements {
     delete_body: CachedStatement,
     take_key: CachedStatement,
     free_key: CachedStatement,
-    /// Whether the last receive found an item. Then the next one asks for the write lock at once.
+    /// The last receive found an item. Then the next one asks for the write lock at once.
     pub(crate) is_busy: Cell<bool>,
 }
 
@@ -467,14 +467,14 @@ impl Store {
         Ok(ItemWalk { statement: Some(statement) })
     }
 
-    /// Walks along `limit` items of a queue after a place in that order.
+    /// Walks along `limit` items of a queue after a cursor in that order.
     pub(crate) fn walk_page(
         &self,
         queue: i64,
-        after: ItemPlace,
+        after: ItemCursor,
         limit: i64,
     ) -> Result<ItemWalk, Error> {
-        let ItemPlace { visible_at_ms, id } = after;
+        let ItemCursor { visible_at_ms, id } = after;
         let statement = match visible_at_ms {
             None => {
                 let statement = self.connection.prepare(PAGE_OF_LAST)?;
@@ -590,7 +590,7 @@ impl Store {
         self.changed(1, "a queue")
     }
 
-    /// Makes every receipt stale: whoever has one may have worked on after the backup was made.
+    /// Makes every receipt stale: its worker may have gone on after the backup was made.
     pub(crate) fn fence_queues(&self, fence: impl Fn(Item) -> Option<Item>) -> Result<(), Error> {
         let mut after = 0;
         let next = CachedStatement::new(NEXT_PASSING);

@@ -59,7 +59,7 @@ const AFTER_RESTORE: &str =
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reader {
-    /// Who reads.
+    /// The text of the reader.
     pub reader: String,
     /// The first millisecond (Unix time) at which a writer no longer waits for it.
     pub expires_at_ms: i64,
@@ -78,7 +78,7 @@ impl Store {
         self.with_context("read", Some(name), || {
             let boundary = self.boundary()?;
             let is_written = || {
-                self.look(name, |row| {
+                self.read_row(name, |row| {
                     Ok(row.live(read_term(ttl_ms, when.now_ms())?.now_ms()).is_some())
                 })
             };
@@ -89,9 +89,10 @@ impl Store {
                 let before = self.reader_before(name, reader)?;
                 // Verifies the tables before the floor is asked for, and reads the clock under the
                 // write lock.
-                let term = self.look(name, |_| Ok(read_term(ttl_ms, when.now_ms())?))?;
+                let term = self.read_row(name, |_| Ok(read_term(ttl_ms, when.now_ms())?))?;
                 let floor = self.epoch_record()?.floor;
-                let granted = self.look(name, |row| Ok(rule::read(row, before, term, floor)))?;
+                let granted =
+                    self.read_row(name, |row| Ok(rule::read(row, before, term, floor)))?;
                 if let Some(read) = granted {
                     self.all_or_nothing(|| self.save_reader(name, reader, read.expires_at_ms))?;
                 }
@@ -146,7 +147,7 @@ impl Store {
     pub fn drained(&self, name: &str, token: i64, when: When) -> Result<bool, Error> {
         self.with_context("look for the readers of", Some(name), || {
             let last = self.last_reader(name)?;
-            self.look(name, |row| Ok(rule::drained(row, token, when.now_ms(), last)))
+            self.read_row(name, |row| Ok(rule::drained(row, token, when.now_ms(), last)))
         })
     }
 

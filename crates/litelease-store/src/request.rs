@@ -52,7 +52,7 @@ impl Store {
         self.with_context("request", Some(name), || {
             self.within(self.boundary()?, || {
                 let now_ms = when.now_ms();
-                let (write, answer) = self.look(name, |row| {
+                let (write, answer) = self.read_row(name, |row| {
                     let found = self.request_of(name)?;
                     let found = found.as_ref().map(|(requester, found)| (&**requester, *found));
                     let step = rule::request(row, found, requester, within_ms, now_ms)?;
@@ -93,7 +93,7 @@ impl Store {
     pub fn withdraw_request(&self, name: &str, requester: &str) -> Result<bool, Error> {
         self.with_context("withdraw the request for", Some(name), || {
             self.within(self.boundary()?, || {
-                let found = self.look(name, |row| {
+                let found = self.read_row(name, |row| {
                     let found = self.request_of(name)?;
                     Ok(found.filter(|(_, request)| row.token() == Some(request.token)))
                 })?;
@@ -129,7 +129,7 @@ impl Store {
     ) -> Result<Option<T>, Error> {
         self.with_context("inspect", Some(name), || {
             self.settle()?;
-            self.look(name, |row| {
+            self.read_row(name, |row| {
                 let now_ms = when.now_ms();
                 let Some(lease) = row.live(now_ms) else { return Ok(None) };
                 let found = self.request_of(name)?.filter(|(_, found)| found.is_open(row, now_ms));
@@ -151,7 +151,7 @@ impl Store {
         self.with_context("hand over", Some(name), || {
             // The text to store must outlive the decision, so it is read before, and compared under
             // the write lock.
-            let mut expected = self.look(name, |_| Ok(self.request_of(name)?))?;
+            let mut expected = self.read_row(name, |_| Ok(self.request_of(name)?))?;
             loop {
                 let mut found = None;
                 let requester = expected.take().map(|(requester, _)| requester);
@@ -169,7 +169,7 @@ impl Store {
                         Ok(rule::hand_over(row, who, request, term, floor)?.map(&keep))
                     },
                 )?;
-                // Somebody else has asked meanwhile: then the lease is theirs.
+                // Another owner has asked meanwhile: then the lease is theirs.
                 let is_same = found.as_ref().map(|(found, _)| found) == requester.as_ref();
                 if is_same || found.is_none() {
                     return Ok(answer);
@@ -179,7 +179,7 @@ impl Store {
         })
     }
 
-    /// Ends anybody's live lease and grants the name in one commit.
+    /// Ends any owner's live lease and grants the name in one commit.
     pub fn take_over<'q, T>(
         &self,
         name: &'q str,
@@ -209,7 +209,7 @@ impl Store {
         self.with_context("accept", Some(name), || {
             self.within(self.boundary()?, || {
                 let now_ms = when.now_ms();
-                let handed = self.look(name, |row| {
+                let handed = self.read_row(name, |row| {
                     let found = self.request_of(name)?.filter(|(found, _)| *found == *requester);
                     let handed = found.filter(|(_, request)| {
                         rule::is_handed_to(row, requester, *request, now_ms)
@@ -253,7 +253,7 @@ impl Store {
     }
 
     fn open_request(&self, name: &str, now_ms: i64) -> Result<Option<(String, Request)>, Error> {
-        self.look(name, |row| {
+        self.read_row(name, |row| {
             Ok(self.request_of(name)?.filter(|(_, request)| request.is_open(row, now_ms)))
         })
     }

@@ -38,7 +38,7 @@ const CHECKPOINTS: &str = "SELECT count(*) FROM main.litelease_checkpoints";
 
 const POOLS: &str = "SELECT count(*) FROM main.litelease_pools";
 
-/// What a file has besides leases, and what no other place takes over.
+/// The counts of rows that a file has besides leases, and that no engine takes over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftBehind {
     /// Access keys of clients of the service.
@@ -64,7 +64,7 @@ pub struct Retirement {
     pub moved_to: String,
 }
 
-/// What became of a retirement.
+/// The outcome of a retirement.
 ///
 /// ```
 /// # use litelease_store::RetireResult;

@@ -19,16 +19,16 @@ use crate::{Error, Failure};
 
 /// The columns of the row that the rule is asked about, and what else decides.
 pub(crate) struct Columns<'a> {
-    /// What owner, token and expiry mean; `None` where they mean nothing.
+    /// The state that owner, token and expiry make; `None` where they make none.
     pub(crate) state: Option<State<'a>>,
     /// The file's token floor, where the statement looks it up and finds an epoch of this boot.
     pub(crate) floor: Option<i64>,
-    /// Whether the statement was compiled since the schema was last found right.
+    /// The statement was compiled since the schema was last found right.
     pub(crate) is_unverified: bool,
 }
 
 /// The answer to asking the rule about a row. Only a decision is stored.
-pub(crate) enum Asked<'q, T> {
+pub(crate) enum RuleAnswer<'q, T> {
     /// The rule decided at this time.
     Decided { step: Step<'q, T>, now_ms: i64 },
     /// The file's epoch does not cover the token that the rule wants to store.
@@ -40,7 +40,7 @@ pub(crate) enum Asked<'q, T> {
 /// A run of a statement that asks the rule.
 pub(crate) struct Ran<'q, T> {
     /// The answer; `None` if the statement has reached no row.
-    pub(crate) asked: Result<Option<Asked<'q, T>>, Error>,
+    pub(crate) asked: Result<Option<RuleAnswer<'q, T>>, Error>,
     /// How the statement ended.
     pub(crate) ended: Result<(), Failure>,
 }
@@ -88,13 +88,13 @@ impl Statement {
     pub(crate) fn run_rule<'q, T>(
         &mut self,
         name: &str,
-        mut ask: impl FnMut(Columns<'_>) -> Result<Asked<'q, T>, Error>,
+        mut ask: impl FnMut(Columns<'_>) -> Result<RuleAnswer<'q, T>, Error>,
     ) -> Ran<'q, T> {
         let mut asked = Ok(None);
         let ended = self.run_call(name, &mut |columns| {
             asked = ask(columns).map(Some);
             match &asked {
-                Ok(Some(Asked::Decided { step, now_ms })) => {
+                Ok(Some(RuleAnswer::Decided { step, now_ms })) => {
                     step.write.map(|state| Write { state, now_ms: *now_ms })
                 }
                 _ => None,
@@ -109,7 +109,7 @@ impl Statement {
         ask: &mut dyn FnMut(Columns<'_>) -> Option<Write<'q>>,
     ) -> Result<(), Failure> {
         let mut call = RuleCall { statement: self, ask, write: None, answering: None };
-        let mut run = Run::of(self, &[Value::Text(name)])?;
+        let mut run = Run::start(self, &[Value::Text(name)])?;
         if let Some(call_slot) = &self.call_slot {
             // The run, which ends before the call does, empties it.
             call_slot.set((&raw mut call).cast());

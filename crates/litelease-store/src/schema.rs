@@ -10,7 +10,7 @@ use crate::{Error, Store};
 pub struct Table {
     /// Its name.
     pub name: &'static str,
-    /// What follows the name in `CREATE TABLE`.
+    /// The text after the name in `CREATE TABLE`.
     pub definition: &'static str,
 }
 
@@ -26,7 +26,7 @@ impl Table {
     }
 
     /// The first difference between an entry in the schema and the right one. `text` is the entry's
-    /// SQL, or the name of a trigger or index that somebody has put on the table.
+    /// SQL, or the name of a foreign trigger or index on the table.
     pub(crate) fn difference(&self, kind: &str, text: &str) -> Option<String> {
         match kind {
             "table" => difference(text, &format!("CREATE TABLE {} {}", self.name, self.definition)),
@@ -78,7 +78,7 @@ pub(crate) const FORMAT: i64 = 1;
 pub(crate) const ENTRY: &str = "SELECT type, sql FROM main.sqlite_schema
 WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
 
-/// What others have put on a table that could change what a write means: triggers, temporary ones
+/// Finds foreign objects on a table that could change what a write means: triggers, temporary ones
 /// too, for they fire on this connection all the same, and unique indexes. Other indexes change no
 /// answer. (SQLite does not tell whether a temporary trigger is on our table or on another of its
 /// name, so both count.)
@@ -126,7 +126,7 @@ impl Store {
     fn create_if_missing(&self) -> Result<(), Error> {
         match self.verify() {
             Err(Error::NotBootstrapped) => create(self.connection, &RESOURCES),
-            // Somebody else was faster.
+            // Another connection was faster.
             done => done,
         }
     }
@@ -142,7 +142,7 @@ impl Store {
                 let created = create(self.connection, &RESOURCES);
                 match self.verify() {
                     Err(Error::NotBootstrapped) => created,
-                    // Somebody else was faster, or what is there is not ours.
+                    // Another connection was faster, or what is there is not ours.
                     verified => verified,
                 }
             }
@@ -169,7 +169,7 @@ impl Store {
             return Err(damaged_meta());
         }
         self.epoch_state.has_epoch.set(has_epoch);
-        self.look_for_side_tables();
+        self.check_side_tables_again();
         self.epoch_state.boot.set(self.connection.boot());
         Ok(())
     }
@@ -236,8 +236,8 @@ pub(crate) fn are_there(connection: Connection, tables: &[&Table]) -> Result<boo
     missing.map_or(Ok(true), |table| Err(table.mismatch("it is missing".into())))
 }
 
-/// Answers a query that found no table: no row. If the table is there by now, somebody made it
-/// after the query.
+/// Answers a query that found no table: no row. If the table is there by now, another connection
+/// made it after the query.
 pub(crate) fn none_without_table<T>(
     found: Result<Option<T>, Error>,
     is_there: impl FnOnce() -> Result<bool, Error>,

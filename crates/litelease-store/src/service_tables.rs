@@ -42,11 +42,11 @@ const FORGET_ANSWERS: &str = "DELETE FROM main.litelease_answered WHERE number I
 
 /// A statement on a table of another crate. A store compiles it once.
 pub struct ServiceStatement {
-    /// The place that the compiled statement has in the store. Each statement has its own.
+    /// The index of the compiled statement in the store. Each statement has its own.
     pub place: usize,
     /// The table that it reads or writes.
     pub table: &'static Table,
-    /// What it does, as the words after "cannot" in an error.
+    /// The verb, as the words after "cannot" in an error.
     pub verb: &'static str,
     /// Its text, which names `main`.
     pub sql: &'static str,

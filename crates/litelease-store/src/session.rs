@@ -1,5 +1,5 @@
-//! Sessions: one transaction renews an identity and all names that were claimed in it, and which
-//! names those are, so that whoever replaces a session can break them all.
+//! Sessions: one transaction renews an identity and all names that were claimed in it. The file has
+//! the list of those names, so that the successor of a session can break them all.
 //!
 //! Each function runs inside a transaction that is open, at one time. If it answers no, the caller
 //! rolls back.
@@ -55,7 +55,7 @@ WHERE side.identity = ?1 AND side.session_token = ?2 AND lease.owner IS NOT NULL
 pub struct SessionGrants<'s> {
     /// The name of the identity.
     pub identity: &'s str,
-    /// The owner text of all its grants, which nobody else uses.
+    /// The owner text of all its grants, unique to the session.
     pub owner: &'s str,
     /// The token of the identity.
     pub token: i64,
@@ -72,7 +72,7 @@ pub struct Beat<T> {
     pub identity: Lease,
     /// The answer for each name, in their order.
     pub names: Vec<RenewResult>,
-    /// What else was done in the transaction.
+    /// The answer of the other change in the transaction.
     pub done: T,
 }
 
@@ -261,7 +261,7 @@ impl Store {
         token: i64,
         now_ms: i64,
     ) -> Result<Option<(Reason, Option<Lease>)>, Error> {
-        self.look(name, |row| {
+        self.read_row(name, |row| {
             let term = Term::new(session.ttl_ms, now_ms)?;
             let step = rule::renew(row, session.who(token), term, self.conditions(name)?);
             Ok(match step.answer {

@@ -86,7 +86,7 @@ pub struct AssignedShard<C> {
     pub shard: usize,
     /// The grant.
     pub lease: Lease,
-    /// The last checkpoint. Whoever had the shard before can store no other one.
+    /// The last checkpoint. Its holder before can store no other one.
     pub checkpoint: Option<C>,
 }
 
@@ -128,7 +128,7 @@ impl ShardSnapshot {
             || handed.next().is_some()
     }
 
-    /// The shards that carry this owner text, which nobody else uses.
+    /// Returns the shards that carry this owner text, which no other grant uses.
     fn handed_to(&self, me: &str) -> impl Iterator<Item = (usize, &Lease)> {
         let leases = self.shards.iter().map(|shard| shard.lease.as_ref()).enumerate();
         leases.filter_map(move |(shard, lease)| {
@@ -192,7 +192,7 @@ impl Store {
             let granted = self.carry_out(session, group, drain_ms, ttl_ms, When::At(now_ms))?;
             let assigned = granted.into_iter().map(|(shard, lease)| {
                 self.enter_session(session, &lease.name, lease.token)?;
-                // Read after the grant: whoever had it before can store nothing any more.
+                // Read after the grant: from then on its holder before can store nothing.
                 let checkpoint = self.last_checkpoint(&lease.name, &keep)?;
                 Ok(AssignedShard { shard, lease, checkpoint })
             });

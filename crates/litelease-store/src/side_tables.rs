@@ -34,8 +34,8 @@ const ALL: [(Side, &Table); 4] = [
     (Side::Sessions, &SESSIONS),
 ];
 
-/// Whether the file has each of the tables, by the schema that was checked last; `None` if nobody
-/// has asked yet.
+/// Records for each table whether the file has it, by the schema that was checked last; `None` if
+/// it was not needed yet.
 #[derive(Default)]
 pub(crate) struct SideTables([Cell<Option<bool>>; ALL.len()]);
 
@@ -54,7 +54,7 @@ pub struct SideTableInfo {
     pub rows: i64,
     /// How many of them mean nothing any more: `purge` deletes them.
     pub ended: i64,
-    /// How many of them nobody can read.
+    /// How many of them cannot be read.
     pub damaged: i64,
     /// Why the table is not ours, if it is not. Then nothing was counted.
     pub fault: Option<String>,
@@ -118,9 +118,9 @@ impl Store {
         Ok(has)
     }
 
-    /// Looks again for the tables that were asked for, because the schema may be another one now.
-    /// Whoever needs a table that is not ours gets the error; nobody else does.
-    pub(crate) fn look_for_side_tables(&self) {
+    /// Checks again for the tables that were needed, because the schema may be another one now. A
+    /// table that is not ours is an error only for verbs that need it.
+    pub(crate) fn check_side_tables_again(&self) {
         for (side, table) in ALL {
             let known = &self.side_tables.0[side as usize];
             if known.get().is_some() {

@@ -54,7 +54,7 @@ pub type SqlFunction = unsafe extern "C" fn(*mut sqlite3_context, c_int, *mut *m
 /// The function that SQLite calls last, for one that works on many rows.
 pub type SqlLast = unsafe extern "C" fn(*mut sqlite3_context);
 
-/// What frees a value that SQLite holds; `None` where it need not be freed.
+/// The function that frees a value that SQLite holds; `None` where it need not be freed.
 pub type Destructor = Option<unsafe extern "C" fn(*mut c_void)>;
 
 /// The functions of one SQLite library that the store calls. The fields are named as in SQLite's
@@ -212,7 +212,7 @@ pub enum Caller {
     Anybody,
 }
 
-/// An open SQLite connection that somebody else owns.
+/// An open SQLite connection, which other code owns.
 #[derive(Clone, Copy)]
 pub struct Connection {
     db: *mut sqlite3,
@@ -275,8 +275,7 @@ pub struct Statement {
     connection: Connection,
     /// How often SQLite had recompiled this statement when the schema was last found right.
     verified: Cell<Option<c_int>>,
-    /// What a statement that asks the rule is about, while it runs. Such a statement has this place
-    /// bound to `?2`.
+    /// The call of the rule that this statement makes, while it runs. Its address is bound to `?2`.
     pub(crate) call_slot: Option<Box<CallSlot>>,
 }
 
@@ -377,10 +376,11 @@ impl Connection {
         unsafe { (self.api.db_filename)(self.db, MAIN.as_ptr()) }
     }
 
-    /// What the main database is told by: its path, or the connection for one in memory.
-    pub(crate) fn place(self) -> String {
+    /// Returns a key that identifies the main database: its path, or the connection's address if it
+    /// is in memory.
+    pub(crate) fn database_key(self) -> String {
         match self.filename() {
-            none if none.is_empty() && self.is_hosted() => self.place_in_memory(),
+            none if none.is_empty() && self.is_hosted() => self.key_in_memory(),
             none if none.is_empty() => format!("memory {:p}", self.db),
             path => path,
         }
@@ -388,7 +388,7 @@ impl Connection {
 
     /// The same for a host's database in memory: the extension in it, if there is one, has the
     /// connection of SQLite.
-    fn place_in_memory(self) -> String {
+    fn key_in_memory(self) -> String {
         let told = self.prepare("SELECT litelease_refused(NULL, NULL)").and_then(|statement| {
             statement.advance()?;
             Ok(statement.column(0).and_then(Value::text).map(str::to_owned))
@@ -480,8 +480,8 @@ impl Connection {
     }
 
     /// Compiles a statement that calls a function of ours, which `register` registers where the
-    /// connection does not know it yet. To do so where it is known already would disturb whoever is
-    /// running a statement.
+    /// connection does not know it yet. Registering it again would disturb statements
+    /// that are running.
     pub(crate) fn prepare_calling(
         self,
         sql: &str,
@@ -555,7 +555,7 @@ impl Statement {
     /// Binds the values and gets ready to step.
     #[inline]
     pub(crate) fn run<'v>(&mut self, values: &[Value<'v>]) -> Result<Run<'_, 'v>, Failure> {
-        Run::of(self, values)
+        Run::start(self, values)
     }
 
     /// Binds copies of the values, for a run that outlives them. It lasts until the statement is
@@ -600,8 +600,8 @@ impl Statement {
         self.verified.set(Some(self.compilations()));
     }
 
-    /// Goes on to the next row, if there is one. Nobody may look at a column of the row before
-    /// meanwhile.
+    /// Goes on to the next row, if there is one. No reference to a column of the row before may be
+    /// in use.
     pub(crate) fn advance(&self) -> Result<bool, Failure> {
         // SAFETY: `raw` is alive.
         match unsafe { (self.api().step)(self.raw) } {
@@ -649,9 +649,9 @@ unsafe impl Send for Statement {}
 unsafe impl Send for Connection {}
 
 impl<'s, 'v> Run<'s, 'v> {
-    /// A run of `statement`, which must be the only one.
+    /// Starts a run of `statement`, which must be the only one.
     #[inline]
-    pub(crate) fn of(statement: &'s Statement, values: &[Value<'v>]) -> Result<Self, Failure> {
+    pub(crate) fn start(statement: &'s Statement, values: &[Value<'v>]) -> Result<Self, Failure> {
         // From here on the guard clears what was bound, whatever happens.
         let run = Run { statement, values: PhantomData };
         for (index, value) in (1..).zip(values) {
@@ -762,7 +762,7 @@ fn transient() -> Destructor {
 /// Frees what a function or module was registered with.
 ///
 /// # Safety
-/// `data` must come from `Box::into_raw` of a `Box<T>`, and nobody may use it any more.
+/// `data` must come from `Box::into_raw` of a `Box<T>`, and must not be used any more.
 pub unsafe extern "C" fn destroy<T>(data: *mut c_void) {
     // SAFETY: as promised.
     drop(unsafe { Box::from_raw(data.cast::<T>()) });

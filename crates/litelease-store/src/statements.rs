@@ -48,7 +48,7 @@ lease_expires_at_ms = litelease_rule(2)",
 const PROLONG: &str = update!("lease_expires_at_ms = litelease_rule(2)", "");
 const FREE: &str = update!("owner = NULL, lease_expires_at_ms = NULL", "");
 
-/// The same for a name that has no row yet. It changes nothing if somebody else was faster.
+/// The same for a name that has no row yet. It changes nothing if another connection was faster.
 macro_rules! insert {
     ($floor:literal) => {
         concat!(
@@ -100,13 +100,13 @@ pub(crate) const CONFIRM_EPOCH: &str =
 /// Answers the journal mode.
 pub(crate) const JOURNAL_MODE: &str = "PRAGMA main.journal_mode";
 
-/// Takes the write lock in a transaction that somebody else began, and changes nothing.
+/// Takes the write lock in a transaction of the caller's, and changes nothing.
 pub(crate) const LOCK: &str = "UPDATE main.litelease_resources SET token = token WHERE FALSE";
 
 /// The statements of one connection.
 pub(crate) struct Statements {
     pub(crate) load: CachedStatement,
-    /// The same for whoever depends on guards, too.
+    /// Loads a row for a caller that depends on guards, too.
     pub(crate) fenced: CachedStatement,
     pub(crate) presenting: CachedStatement,
     pub(crate) prolong: CachedStatement,

@@ -51,7 +51,7 @@ impl Store {
         self.statements.know_schema()
     }
 
-    /// Grants `name` to `owner` if nobody has it, under a token larger than `min_token`.
+    /// Grants `name` to `owner` if it is free, under a token larger than `min_token`.
     ///
     /// Returns `Busy` without taking the write lock, except in a transaction of the caller's that
     /// has not read yet.
@@ -67,7 +67,7 @@ impl Store {
         self.with_context("claim", Some(name), || {
             let boundary = self.boundary()?;
             if boundary.may_look_first()
-                && let Some(busy) = self.look(name, |row| {
+                && let Some(busy) = self.read_row(name, |row| {
                     let now_ms = when.now_ms();
                     Term::new(ttl_ms, now_ms)?;
                     Ok(rule::busy(row, now_ms).map(&keep))
@@ -116,7 +116,7 @@ impl Store {
         self.with_context("ensure", Some(name), || {
             let boundary = self.boundary()?;
             if boundary.may_look_first()
-                && let Some(busy) = self.look(name, |row| {
+                && let Some(busy) = self.read_row(name, |row| {
                     let now_ms = when.now_ms();
                     Term::new(ttl_ms, now_ms)?;
                     Ok(rule::busy_for(row, owner, now_ms).map(&keep))
@@ -182,7 +182,7 @@ impl Store {
         })
     }
 
-    /// Ends anybody's live lease and raises its token.
+    /// Ends any owner's live lease and raises its token.
     pub fn break_lease<T>(
         &self,
         name: &str,
@@ -205,7 +205,7 @@ impl Store {
     ) -> Result<Option<T>, Error> {
         self.with_context("inspect", Some(name), || {
             self.settle()?;
-            self.look(name, |row| Ok(rule::inspect(row, when.now_ms()).map(&keep)))
+            self.read_row(name, |row| Ok(rule::inspect(row, when.now_ms()).map(&keep)))
         })
     }
 
@@ -213,22 +213,22 @@ impl Store {
     pub fn token(&self, name: &str) -> Result<Option<i64>, Error> {
         self.with_context("read the token of", Some(name), || {
             self.settle()?;
-            self.look(name, |row| Ok(row.token()))
+            self.read_row(name, |row| Ok(row.token()))
         })
     }
 
     /// Reads a row and changes nothing.
-    pub(crate) fn look<T>(
+    pub(crate) fn read_row<T>(
         &self,
         name: &str,
         answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let verify = || self.verify().map(|()| true);
-        self.look_through(&self.statements.load, verify, name, answer)
+        self.read_row_with(&self.statements.load, verify, name, answer)
     }
 
-    /// The same, for whoever depends on the guards by `name` being there.
-    pub(crate) fn look_at_fences<T>(
+    /// Reads a row for a caller that depends on the guards by `name`. Fails if one is missing.
+    pub(crate) fn read_fenced_row<T>(
         &self,
         name: &str,
         answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
@@ -236,7 +236,7 @@ impl Store {
         let verify = || {
             self.verify()?;
             let mut missing = self.missing_guards()?;
-            // Unguarding what is gone already does not change the schema: so look again next time.
+            // Unguarding what is gone already does not change the schema: so check again next time.
             let is_final = missing.is_empty();
             missing.retain(|(guarding, _)| guarding == name);
             match missing.pop() {
@@ -244,12 +244,12 @@ impl Store {
                 None => Ok(is_final),
             }
         };
-        self.look_through(&self.statements.fenced, verify, name, answer)
+        self.read_row_with(&self.statements.fenced, verify, name, answer)
     }
 
-    /// Reads a row with this statement. `verify` tells whether what it has found right stays so
+    /// Reads a row with this statement. `verify` returns whether what it has found right stays so
     /// until the schema changes.
-    fn look_through<T>(
+    fn read_row_with<T>(
         &self,
         load: &CachedStatement,
         verify: impl Fn() -> Result<bool, Error>,

@@ -45,8 +45,8 @@ WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE";
 const ALIASES: [&str; 3] = ["rowid", "_rowid_", "oid"];
 
 impl TableInfo {
-    /// The shape of a table, unless it cannot be guarded.
-    pub(crate) fn of(connection: Connection, table: &str) -> Result<Self, Error> {
+    /// Reads the shape of a table, unless it cannot be guarded.
+    pub(crate) fn read(connection: Connection, table: &str) -> Result<Self, Error> {
         let refused = |reason: &str| Err(cannot(table, reason.into()));
         for prefix in ["sqlite_", "litelease_"] {
             if table.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)) {
@@ -173,7 +173,7 @@ impl TableInfo {
     }
 
     /// A trigger of the table's own that changes the table presents no token while it does so, or
-    /// presents one that nobody looks at: a trigger that is running does not fire again.
+    /// presents one that no guard checks: a trigger that is running does not fire again.
     fn check_triggers(&self, connection: Connection) -> Result<(), Error> {
         let mut statement = connection.prepare(TRIGGERS)?;
         let mut run = statement.run(&[Value::Text(&self.table)])?;

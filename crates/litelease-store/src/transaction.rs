@@ -27,11 +27,11 @@ impl Boundary {
 /// The state of the transactions that one store has opened.
 #[derive(Default)]
 pub(crate) struct TransactionState {
-    /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
+    /// A transaction that [`begin`](Store::begin) opened has not been ended by us yet.
     in_transaction: Cell<bool>,
     /// How many savepoints of ours are open.
     savepoints: Cell<u32>,
-    /// Whether a transaction is open that was to be rolled back and could not be.
+    /// A transaction is open that was to be rolled back and could not be.
     is_left_open: Cell<bool>,
     /// The caller's `synchronous`, while it is raised.
     pub(crate) raised_from: Cell<Option<i64>>,

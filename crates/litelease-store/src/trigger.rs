@@ -16,7 +16,7 @@ pub(crate) struct Demand {
     pub(crate) name: String,
     /// The column that it is presented in; otherwise the connection presents it.
     pub(crate) column: Option<String>,
-    /// Whether the lease must be live, too.
+    /// The lease must be live, too.
     pub(crate) strict: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn trigger_name(number: i64, write: &str) -> String {
     format!("litelease_guard_{number}_{write}")
 }
 
-/// What the trigger that names every column is called by.
+/// The last part of the name of the trigger that names every column.
 pub(crate) const COLUMNS: &str = "columns";
 
 /// A trigger that never runs and names every column, as it follows CREATE TRIGGER. ALTER TABLE …
@@ -97,7 +97,7 @@ impl Fence<'_> {
         format!("{} {rest}END", quoted(&name))
     }
 
-    /// Tells whether a trigger in the schema is that one. ALTER TABLE … RENAME of the lease table
+    /// Checks whether a trigger in the schema is that one. ALTER TABLE … RENAME of the lease table
     /// quotes its name here, too.
     pub(crate) fn is_trigger(&self, write: &str, sql: &str) -> bool {
         let wanted = format!("CREATE TRIGGER {}", self.trigger(write));
@@ -191,8 +191,8 @@ impl Fence<'_> {
     }
 }
 
-/// What keeps a presented token from being negated: a constraint or a trigger that forbids or
-/// ignores it.
+/// The message if a presented token cannot be negated: a constraint or a trigger forbids or ignores
+/// it.
 const NOT_USED_UP: &str = "stale fencing token: the presented one could not be negated, because a constraint or \
 trigger of the table forbids it";
 

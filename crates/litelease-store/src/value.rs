@@ -36,7 +36,8 @@ impl Store {
     ) -> Result<GrantResult, Error> {
         self.with_context("attach a value to", Some(name), || {
             self.within(self.boundary()?, || {
-                let answer = self.look(name, |row| Ok(rule::attach(row, token, when.now_ms())))?;
+                let answer =
+                    self.read_row(name, |row| Ok(rule::attach(row, token, when.now_ms())))?;
                 if answer.is_done() {
                     let values = [Value::Text(name), Value::Integer(token), value];
                     self.write_side(Side::Values, ATTACH, &values)?;
@@ -55,7 +56,7 @@ impl Store {
     ) -> Result<Option<T>, Error> {
         self.with_context("read the value of", Some(name), || {
             self.settle()?;
-            self.look(name, |row| {
+            self.read_row(name, |row| {
                 // Row and value are read in one snapshot: that of the statement which has reached
                 // the row.
                 let now_ms = when.now_ms();

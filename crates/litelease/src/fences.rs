@@ -140,13 +140,12 @@ impl Leases {
 
     /// Returns the latest checkpoint of `name`, from which a successor continues.
     pub fn last_checkpoint(&self, name: &str) -> Result<Option<Checkpoint>> {
-        self.run(|store| {
-            store.last_checkpoint(name, |token, value, updated_at_ms| Checkpoint {
-                token,
-                value: owned(value),
-                updated_at_ms,
-            })
-        })
+        let read = |token, value: Value<'_>, updated_at_ms| Checkpoint {
+            token,
+            value: owned(value),
+            updated_at_ms,
+        };
+        self.run(|store| store.last_checkpoint(name, read))
     }
 
     /// Admits a token unless a larger one was admitted for `name` before, and remembers it in this

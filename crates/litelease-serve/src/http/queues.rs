@@ -1,7 +1,7 @@
 //! Calls on queues.
 
 use litelease::{GiveBackOptions, ItemName, SendOptions};
-use litelease_store::{ItemPlace, ManyItems};
+use litelease_store::{ItemCursor, ManyItems};
 use litelease_wire::{
     Ack, Bury, Cancel, DeleteQueue, Discard, Extend, GiveBack, ListItems, ListQueues, Receive,
     Received, Redrive, Send,
@@ -167,7 +167,7 @@ impl Handle for DeleteQueue {
 impl Handle for ListItems {
     async fn handle(self, context: Context<'_>) -> Handled {
         let ListItems { queue, after, limit } = self;
-        let after = after.map(|after| ItemPlace::parse(&after).ok_or_else(wrong_after));
+        let after = after.map(|after| ItemCursor::parse(&after).ok_or_else(wrong_after));
         let (after, limit) = (after.transpose()?, limit.unwrap_or(USUAL_PAGE));
         context.admit(Which::One(queue.as_str().into())).await?;
         let list = move |db: &_, now_ms| listings::items(db, &queue, after, limit, now_ms);
