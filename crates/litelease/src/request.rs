@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::error::into_rusqlite;
 use crate::leases::in_ms;
 use crate::{GrantRef, Leases, RequestResult, Result, TakenOver, TransferResult};
 
@@ -119,15 +118,8 @@ impl Leases {
         let grant = grant.into();
         let owner = grant.owner_or(|name| self.owner(name))?;
         let (ttl_ms, who, when) = (in_ms(ttl), grant.of_owner(&owner), self.when());
-        let store = self.verbs()?;
-        self.handed(store.hand_over(grant.name, who, ttl_ms, when, |answer| answer.into_owned()))
-    }
-
-    fn handed(
-        &self,
-        answer: Result<TransferResult, litelease_store::Error>,
-    ) -> Result<TransferResult> {
-        let answer = into_rusqlite(answer)?;
+        let owned = |answer: TransferResult<&str>| answer.into_owned();
+        let answer = self.run(|store| store.hand_over(grant.name, who, ttl_ms, when, owned))?;
         if matches!(answer, TransferResult::Transferred(_)) {
             // The requester waits for it.
             self.notify();
