@@ -54,7 +54,8 @@ pub(crate) fn state_folder() -> Option<PathBuf> {
     Some(state.join("litelease"))
 }
 
-/// SQLite takes a file that is shorter than its smallest page for an empty one, and overwrites it.
+/// Refuses a file that is shorter than the smallest page: SQLite would take it for an empty one and
+/// overwrite it.
 fn check_length(path: &Path) -> Result<()> {
     let length = fs::metadata(path).map_or(0, |metadata| metadata.len());
     if (1..512).contains(&length) {

@@ -51,8 +51,8 @@ pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time in milliseconds in the two largest units that matter: `250 ms`, `4.2 s`, `3m 20s`,
-/// `2d 4h`.
+/// Returns a time in milliseconds in the two largest units that matter: `250 ms`, `4.2 s`, `3m
+/// 20s`, `2d 4h`.
 pub(crate) fn shown(ms: i64) -> String {
     let ms = ms.max(0);
     let (seconds, minutes, hours, days) = (ms / 1000, ms / 60_000, ms / 3_600_000, ms / 86_400_000);

@@ -53,12 +53,12 @@ impl Failure {
         Failure { code, kind, message: message.to_string(), busy: None, is_elsewhere: false }
     }
 
-    /// The same, with who has what was wanted.
+    /// Adds the lease that is in the way.
     pub(crate) fn because_of(self, who: Value) -> Self {
         Failure { busy: Some(who), ..self }
     }
 
-    /// Standard output cannot be written.
+    /// Returns the failure of a program that cannot write to standard output.
     pub(crate) fn not_told(error: &std::io::Error) -> Self {
         let kind = match error.kind() {
             std::io::ErrorKind::BrokenPipe => BROKEN_PIPE,
@@ -78,7 +78,7 @@ impl Failure {
         self.kind == "NotBootstrapped"
     }
 
-    /// The same, with something to add.
+    /// Adds a remark to the message.
     pub(crate) fn adding(self, more: impl Display) -> Self {
         Failure { message: format!("{}: {more}", self.message), ..self }
     }
@@ -91,17 +91,18 @@ impl Failure {
         Failure::new(code::FAILED, kind, message)
     }
 
-    /// An address that cannot be had.
+    /// Returns the failure of a server that cannot listen at its address.
     pub(crate) fn listen(message: impl Display) -> Self {
         Failure::elsewhere("Listen", message)
     }
 
-    /// Something that has nothing to do with the file of the leases.
+    /// Returns a failure that has nothing to do with the file of the leases.
     pub(crate) fn elsewhere(kind: &'static str, message: impl Display) -> Self {
         Failure { is_elsewhere: true, ..Failure::failed(kind, message) }
     }
 
-    /// The same, with the file in front if it is about the file and does not name it yet.
+    /// Puts the file in front of the message, if the failure is about the file and does not name
+    /// it.
     pub(crate) fn naming_file(self, common: &Common) -> Self {
         let file = match (common.server(), EngineUrl::from_common(common), database::path(common)) {
             (Ok(Some(url)), _, _) => url.to_owned(),

@@ -94,8 +94,8 @@ impl Common {
         }
     }
 
-    /// A flag counts more than a variable: `--db` hides `$LITELEASE_SERVER`, and `--server` hides
-    /// `$LITELEASE_DB`.
+    /// Lets a flag count more than a variable: `--db` hides `$LITELEASE_SERVER`, and `--server`
+    /// hides `$LITELEASE_DB`.
     fn settle(&mut self, mut matches: &clap::ArgMatches) {
         while let Some((_, inner)) = matches.subcommand() {
             matches = inner;
@@ -151,12 +151,12 @@ fn end(failure: &Failure, as_json: bool) -> ExitCode {
     ExitCode::from(failure.code)
 }
 
-/// The command line as clap sees it, for completions and manual pages.
+/// Returns the command line as clap sees it, for completions and manual pages.
 pub(crate) fn command_line() -> clap::Command {
     Cli::command()
 }
 
-/// Help and version are answers; anything else is one line and the way out.
+/// Prints help and version as answers, and any other error in one line with a hint.
 fn tell_usage(error: &clap::Error, wants_json: bool) -> ExitCode {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if is_answer {

@@ -7,7 +7,7 @@ use crate::target::Target;
 
 /// Returns a similar name that was claimed, if `name` never was.
 pub(crate) fn similar(db: &Litelease, name: &str) -> Option<String> {
-    // A hint only: whatever goes wrong here is told by what was asked for.
+    // A hint only: an error here comes up again in the verb itself.
     let known = db.list().ok()?;
     if known.iter().any(|listed| listed.name == name) {
         return None;
@@ -21,7 +21,7 @@ pub(crate) fn similar_at(place: &Target, name: &str) -> Option<String> {
     if known.iter().any(|other| other == name) { None } else { closest(name, known.into_iter()) }
 }
 
-/// The same for a verb that was rejected.
+/// Returns a similar name for a verb that was rejected because `name` never was claimed.
 pub(crate) fn similar_if(db: &Litelease, name: &str, reason: &Reason) -> Option<String> {
     if matches!(reason, Reason::NeverClaimed) { similar(db, name) } else { None }
 }

@@ -329,7 +329,7 @@ impl fmt::Display for Reason {
 }
 
 impl Lease<&str> {
-    /// The same lease with text of its own.
+    /// Returns the lease with text of its own.
     #[inline]
     pub fn into_owned(self) -> Lease {
         Lease {
@@ -342,7 +342,7 @@ impl Lease<&str> {
 }
 
 impl<S> ClaimResult<S> {
-    /// The lease, if the name was granted.
+    /// Returns the lease, if the name was granted.
     pub fn acquired(self) -> Option<Lease<S>> {
         match self {
             ClaimResult::Acquired(lease) => Some(lease),
@@ -352,7 +352,7 @@ impl<S> ClaimResult<S> {
 }
 
 impl ClaimResult<&str> {
-    /// The same answer with text of its own.
+    /// Returns the answer with text of its own.
     #[inline]
     pub fn into_owned(self) -> ClaimResult {
         match self {
@@ -363,7 +363,7 @@ impl ClaimResult<&str> {
 }
 
 impl<S> RenewResult<S> {
-    /// The lease with its new expiry, if it was renewed.
+    /// Returns the lease with its new expiry, if it was renewed.
     pub fn renewed(self) -> Option<Lease<S>> {
         match self {
             RenewResult::Renewed(lease) => Some(lease),
@@ -373,7 +373,7 @@ impl<S> RenewResult<S> {
 }
 
 impl RenewResult<&str> {
-    /// The same answer with text of its own.
+    /// Returns the answer with text of its own.
     #[inline]
     pub fn into_owned(self) -> RenewResult {
         match self {
@@ -386,7 +386,7 @@ impl RenewResult<&str> {
 }
 
 impl ReleaseResult<&str> {
-    /// The same answer with text of its own.
+    /// Returns the answer with text of its own.
     #[inline]
     pub fn into_owned(self) -> ReleaseResult {
         match self {
@@ -401,7 +401,7 @@ impl ReleaseResult<&str> {
 }
 
 impl<S> TransferResult<S> {
-    /// The new owner's lease, if it was handed over.
+    /// Returns the new owner's lease, if it was handed over.
     pub fn transferred(self) -> Option<Lease<S>> {
         match self {
             TransferResult::Transferred(lease) => Some(lease),
@@ -411,7 +411,7 @@ impl<S> TransferResult<S> {
 }
 
 impl TransferResult<&str> {
-    /// The same answer with text of its own.
+    /// Returns the answer with text of its own.
     #[inline]
     pub fn into_owned(self) -> TransferResult {
         match self {
@@ -424,7 +424,7 @@ impl TransferResult<&str> {
 }
 
 impl BreakResult<&str> {
-    /// The same answer with text of its own.
+    /// Returns the answer with text of its own.
     #[inline]
     pub fn into_owned(self) -> BreakResult {
         match self {

@@ -48,7 +48,7 @@ pub enum CredentialResult<S = alloc::string::String> {
 }
 
 impl CredentialResult<&str> {
-    /// The same answer with text of its own.
+    /// Returns the answer with text of its own.
     pub fn into_owned(self) -> CredentialResult {
         match self {
             CredentialResult::Granted { lease, term } => {

@@ -105,7 +105,8 @@ pub struct CommitContext {
 }
 
 impl Epoch {
-    /// The epoch that must be stored before `token` may be granted, or `None` if this one will do.
+    /// Returns the epoch that must be stored before `token` may be granted, or `None` if this one
+    /// will do.
     pub fn needed(self, token: i64, context: CommitContext) -> Result<Option<Epoch>, Refusal> {
         // Inside a caller's transaction even a strong commit leaves it unsure: a process that is
         // killed between writing and syncing records an epoch that others of this boot see, and
@@ -146,7 +147,7 @@ impl Epoch {
         self.needed(0, CommitContext { may_lose_commits: context.boot != 0, ..context })
     }
 
-    /// The epoch with a floor of at least `floor`.
+    /// Returns the epoch with a floor of at least `floor`.
     ///
     /// ```
     /// # use litelease_core::{CommitContext, Epoch};
@@ -159,7 +160,7 @@ impl Epoch {
         Ok(Epoch { floor: epoch.floor.max(floor), ..epoch })
     }
 
-    /// The epoch of a file that grants nothing any more: no token is larger than its floor.
+    /// Returns the epoch of a file that grants nothing any more: no token is larger than its floor.
     ///
     /// ```
     /// # use litelease_core::{CommitContext, Epoch};
@@ -200,8 +201,9 @@ impl Epoch {
         token >> EPOCH_BITS <= self.floor >> EPOCH_BITS
     }
 
-    /// A floor far above everything granted since a backup, of which this is the epoch, and above
-    /// `newest`: the newest token of the backup, or one that was seen elsewhere if that is larger.
+    /// Returns a floor far above everything granted since a backup, of which this is the epoch, and
+    /// above `newest`: the newest token of the backup, or one that was seen elsewhere if that is
+    /// larger.
     ///
     /// ```
     /// # use litelease_core::Epoch;

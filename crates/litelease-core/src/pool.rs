@@ -83,15 +83,15 @@ impl SlotInfo {
 }
 
 impl PoolInfo {
-    /// How many slots can be borrowed right now.
+    /// Returns how many slots can be borrowed right now.
     pub fn available(&self) -> i64 {
         (self.count - self.in_use).max(0)
     }
 }
 
 impl PoolSnapshot {
-    /// The position that the next borrower gets. None while as many are lent out as there are
-    /// slots, also where a pool was made smaller and low positions are free.
+    /// Returns the position that the next borrower gets. None while as many are lent out as there
+    /// are slots, also where a pool was made smaller and low positions are free.
     pub fn lowest_free(&self) -> Option<i64> {
         (self.info.available() > 0 && self.lowest < self.info.count).then_some(self.lowest)
     }

@@ -189,7 +189,7 @@ pub enum CancelResult {
 }
 
 impl ItemState {
-    /// The word for it.
+    /// Returns the word for it.
     pub fn word(self) -> &'static str {
         match self {
             ItemState::Visible => "visible",
@@ -201,7 +201,7 @@ impl ItemState {
 }
 
 impl StaleReason {
-    /// The words for it.
+    /// Returns the words for it.
     pub fn word(self) -> &'static str {
         match self {
             StaleReason::DeliveredAgain => "delivered again",
@@ -216,7 +216,7 @@ impl StaleReason {
 }
 
 impl Ended {
-    /// The reason why the receipt is stale.
+    /// Returns the reason why the receipt is stale.
     pub fn reason(self) -> StaleReason {
         match self {
             Ended::GivenBack => StaleReason::GivenBack,
@@ -226,7 +226,7 @@ impl Ended {
         }
     }
 
-    /// The ending that these words are stored for.
+    /// Returns the ending that these words are stored for.
     pub fn parse(word: &str) -> Option<Ended> {
         let all = [Ended::GivenBack, Ended::Buried, Ended::Redriven, Ended::Restored];
         all.into_iter().find(|ended| ended.reason().word() == word)
@@ -234,13 +234,13 @@ impl Ended {
 }
 
 impl Receipt {
-    /// The receipt of an item with a UUID made from random bits.
+    /// Returns the receipt of an item with a UUID made from random bits.
     pub fn new(id: i64, random: u128) -> Receipt {
         let uuid = random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
         Receipt { id, uuid }
     }
 
-    /// The receipt that a text is, if it is one, exactly as it was given out.
+    /// Returns the receipt that a text is, if it is one, exactly as it was given out.
     pub fn parse(text: &str) -> Option<Receipt> {
         let (id, uuid) = text.split_once('-')?;
         if id.starts_with('0') || !id.bytes().all(|digit| digit.is_ascii_digit()) {
@@ -269,12 +269,12 @@ impl Delivery {
 }
 
 impl Item {
-    /// A new item that is visible from `visible_at_ms` on.
+    /// Returns a new item that is visible from `visible_at_ms` on.
     pub fn sent(visible_at_ms: i64) -> Item {
         Item { visible_at_ms: Some(visible_at_ms), attempts: 0, delivery: None }
     }
 
-    /// The item that stored values mean, if they fit together.
+    /// Returns the item that stored values mean, if they fit together.
     pub fn stored(
         visible_at_ms: Option<i64>,
         attempts: i64,
@@ -293,7 +293,7 @@ impl Item {
         self.visible_at_ms
     }
 
-    /// How often it was delivered since it was sent or redriven.
+    /// Returns how often it was delivered since it was sent or redriven.
     pub fn attempts(&self) -> i64 {
         self.attempts
     }
@@ -303,7 +303,7 @@ impl Item {
         self.delivery
     }
 
-    /// How it stands at `now_ms`.
+    /// Returns how it stands at `now_ms`.
     pub fn state(&self, now_ms: i64) -> ItemState {
         let is_leased = self.delivery.is_some_and(|delivery| delivery.is_live(now_ms));
         match self.visible_at_ms {
@@ -314,7 +314,7 @@ impl Item {
         }
     }
 
-    /// The delivery of a receipt, if it is the newest one and nothing has ended it.
+    /// Returns the delivery of a receipt, if it is the newest one and nothing has ended it.
     fn passing(&self, receipt: Receipt) -> Result<Delivery, StaleReason> {
         match self.delivery {
             None => Err(StaleReason::Unknown),
@@ -324,7 +324,7 @@ impl Item {
         }
     }
 
-    /// The item after its newest delivery was ended at `now_ms`.
+    /// Returns the item after its newest delivery was ended at `now_ms`.
     fn ended(self, ended: Ended, visible_at_ms: Option<i64>, now_ms: i64) -> Item {
         let end = |delivery: Delivery| {
             let deadline_ms = delivery.deadline_ms.min(now_ms);
@@ -345,12 +345,12 @@ impl Delay {
         Ok(Delay { now_ms, until_ms })
     }
 
-    /// The time at which it was asked for.
+    /// Returns the time at which it was asked for.
     pub fn now_ms(&self) -> i64 {
         self.now_ms
     }
 
-    /// The time at which it ends.
+    /// Returns the time at which it ends.
     pub fn until_ms(&self) -> i64 {
         self.until_ms
     }
@@ -368,8 +368,8 @@ impl AckResult {
     }
 }
 
-/// The next number for an id or a token. It exceeds `newest`, the newest one of any queue of the
-/// file, and `floor`.
+/// Returns the next number for an id or a token. It exceeds `newest`, the newest one of any queue
+/// of the file, and `floor`.
 ///
 /// ```
 /// # use litelease_core::next_number;

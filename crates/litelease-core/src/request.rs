@@ -243,7 +243,7 @@ pub fn is_from_predecessor(token: i64, own: i64) -> bool {
 }
 
 impl RequestResult<&str> {
-    /// The same answer with text of its own.
+    /// Returns the answer with text of its own.
     pub fn into_owned(self) -> RequestResult {
         match self {
             RequestResult::Requested { token, until_ms } => {
@@ -258,7 +258,7 @@ impl RequestResult<&str> {
 }
 
 impl TakenOver<&str> {
-    /// The same with text of its own.
+    /// Returns it with text of its own.
     pub fn into_owned(self) -> TakenOver {
         let from = self.from.map(Lease::into_owned);
         TakenOver { lease: self.lease.into_owned(), from }

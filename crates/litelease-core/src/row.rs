@@ -65,7 +65,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The word for it.
+    /// Returns the word for it.
     pub fn word(self) -> &'static str {
         match self {
             Status::Live => "live",
@@ -169,7 +169,7 @@ pub fn is_live(end_ms: i64, now_ms: i64) -> bool {
 }
 
 impl<'a> Row<'a> {
-    /// The row called `name`; no state means that the name was never claimed.
+    /// Returns the row called `name`; no state means that the name was never claimed.
     #[inline]
     pub fn new(name: &'a str, state: Option<State<'a>>) -> Self {
         Row { name, state }
@@ -180,7 +180,7 @@ impl<'a> Row<'a> {
         self.name
     }
 
-    /// The lease that is live at `now_ms`, if there is one.
+    /// Returns the lease that is live at `now_ms`, if there is one.
     #[inline]
     pub fn live(&self, now_ms: i64) -> Option<Lease<&'a str>> {
         let state = self.state?;
@@ -188,7 +188,7 @@ impl<'a> Row<'a> {
         Some(self.lease(state.token, tenure))
     }
 
-    /// How the row stands at `now_ms`; `None` if the name was never claimed.
+    /// Returns how the row stands at `now_ms`; `None` if the name was never claimed.
     ///
     /// ```
     /// # use litelease_core::{Row, State, Status};
@@ -209,13 +209,13 @@ impl<'a> Row<'a> {
         self.state
     }
 
-    /// The newest token ever issued for this name, live or not.
+    /// Returns the newest token ever issued for this name, live or not.
     #[inline]
     pub fn token(&self) -> Option<i64> {
         self.state.map(|state| state.token)
     }
 
-    /// The lease that a tenure under a token means for this name.
+    /// Returns the lease that a tenure under a token means for this name.
     #[inline]
     pub(crate) fn lease<'b>(&self, token: i64, tenure: Tenure<'b>) -> Lease<&'b str>
     where
@@ -225,7 +225,7 @@ impl<'a> Row<'a> {
         Lease { name: self.name, owner, token, expires_at_ms }
     }
 
-    /// The next token: larger than the row's and larger than the floor.
+    /// Returns the next token: larger than the row's and larger than the floor.
     #[inline]
     pub(crate) fn next_token(&self, floor: i64) -> Result<i64, Refusal> {
         let newest = self.token().unwrap_or(0).max(floor);
@@ -255,7 +255,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The first reason that fits, for someone who is not the live holder.
+    /// Returns the first reason that fits, for someone who is not the live holder.
     pub(crate) fn why_not(&self, who: Option<Claimant<'_>>, now_ms: i64) -> Reason {
         let Some(state) = self.state else { return Reason::NeverClaimed };
         let given = who.and_then(|who| who.token).unwrap_or(state.token);
@@ -270,8 +270,8 @@ impl<'a> Row<'a> {
 }
 
 impl<'a> State<'a> {
-    /// A state as read from storage, or `None` where it breaks what every writer promises: tokens
-    /// start at 1, and owner and expiry are there together or not at all.
+    /// Returns a state as read from storage, or `None` where it breaks what every writer promises:
+    /// tokens start at 1, and owner and expiry are there together or not at all.
     #[inline]
     pub fn stored(token: i64, owner: Option<&'a str>, expires_at_ms: Option<i64>) -> Option<Self> {
         let tenure = match (owner, expires_at_ms) {
@@ -282,20 +282,20 @@ impl<'a> State<'a> {
         (token >= 1).then_some(State { token, tenure })
     }
 
-    /// The newest token.
+    /// Returns the newest token.
     #[inline]
     pub fn token(&self) -> i64 {
         self.token
     }
 
-    /// The owner and its expiry, unless the name was released. It may have expired.
+    /// Returns the owner and its expiry, unless the name was released. It may have expired.
     #[inline]
     pub fn tenure(&self) -> Option<Tenure<'a>> {
         self.tenure
     }
 
-    /// When the last lease ended, or will end: at its expiry, or when the row was last written if
-    /// it was released then.
+    /// Returns when the last lease ended, or will end: at its expiry, or when the row was last
+    /// written if it was released then.
     pub fn ends_at_ms(&self, updated_at_ms: i64) -> i64 {
         self.tenure.map_or(updated_at_ms, |tenure| tenure.expires_at_ms)
     }
@@ -327,7 +327,7 @@ impl Claimant<'_> {
 }
 
 impl Term {
-    /// A grant of `ttl_ms` made at `now_ms`.
+    /// Returns a grant of `ttl_ms` made at `now_ms`.
     #[inline]
     pub fn new(ttl_ms: i64, now_ms: i64) -> Result<Self, Refusal> {
         if ttl_ms <= 0 {
@@ -339,13 +339,13 @@ impl Term {
         }
     }
 
-    /// The time to decide at.
+    /// Returns the time to decide at.
     #[inline]
     pub fn now_ms(&self) -> i64 {
         self.now_ms
     }
 
-    /// The expiry of a grant made then.
+    /// Returns the expiry of a grant made then.
     #[inline]
     pub fn until_ms(&self) -> i64 {
         self.until_ms

@@ -34,7 +34,7 @@ impl<'q, A> Step<'q, A> {
         Step { write: None, answer }
     }
 
-    /// The same decision with its answer in another form.
+    /// Returns the decision with its answer in another form.
     pub fn map<B>(self, form: impl FnOnce(A) -> B) -> Step<'q, B> {
         Step { write: self.write, answer: form(self.answer) }
     }
@@ -110,7 +110,7 @@ pub fn claim_from_dead<'a, 'q: 'a>(
     }
 }
 
-/// The part of [`ensure`] that needs no write: a live lease of another owner is busy.
+/// Returns the part of [`ensure`] that needs no write: a live lease of another owner is busy.
 ///
 /// ```
 /// # use litelease_core::{Row, State, busy_for};
@@ -284,7 +284,7 @@ pub fn break_lease(
     }
 }
 
-/// The live lease on a name, if there is one.
+/// Returns the live lease on a name, if there is one.
 ///
 /// ```
 /// # use litelease_core::{Row, inspect};
@@ -370,7 +370,7 @@ pub fn purge_limit(before_ms: i64, now_ms: i64) -> i64 {
     before_ms.min(now_ms)
 }
 
-/// A new tenure under a new token: what an acquired claim and a transfer have in common.
+/// Returns a new tenure under a new token: what an acquired claim and a transfer have in common.
 #[inline]
 pub(crate) fn grant<'a, 'q: 'a, A>(
     row: Row<'a>,

@@ -223,7 +223,7 @@ impl<M: Copy + Ord> Group<M> {
         Share { claim: claim.to_vec(), request }
     }
 
-    /// How many shards each member has once all requests but those of `me` are done.
+    /// Returns how many shards each member has once all requests but those of `me` are done.
     fn counts_without_requests_of(&self, me: usize) -> Vec<usize> {
         let mut counts = vec![0; self.members.len()];
         for shard in &self.shards {
@@ -236,7 +236,7 @@ impl<M: Copy + Ord> Group<M> {
         counts
     }
 
-    /// The shards that `me` may request.
+    /// Returns the shards that `me` may request.
     fn askable(&self, me: usize) -> Askable {
         let none = || vec![Vec::new(); self.members.len()];
         let mut askable = Askable { again: none(), new: none() };

@@ -127,10 +127,10 @@ pub(crate) fn place_of(table: &'static Routines) -> Result<usize, String> {
     let address = ptr::from_ref(table) as usize;
     for (place, library) in LIBRARIES.iter().enumerate() {
         let callbacks = match place {
-            0 => Callbacks::of::<LoadedLibrary<0>>(),
-            1 => Callbacks::of::<LoadedLibrary<1>>(),
-            2 => Callbacks::of::<LoadedLibrary<2>>(),
-            _ => Callbacks::of::<LoadedLibrary<3>>(),
+            0 => Callbacks::calling::<LoadedLibrary<0>>(),
+            1 => Callbacks::calling::<LoadedLibrary<1>>(),
+            2 => Callbacks::calling::<LoadedLibrary<2>>(),
+            _ => Callbacks::calling::<LoadedLibrary<3>>(),
         };
         let api = table.api(callbacks).ok_or("litelease: this SQLite lacks a function")?;
         if library.get_or_init(|| (address, api)).0 == address {

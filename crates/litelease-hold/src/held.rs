@@ -14,7 +14,7 @@ use crate::{
 
 /// How long a release tries. After that the keeper does, until the lease is over.
 const RELEASE: Duration = Duration::from_secs(5);
-/// The same for a hold that is dropped: a drop cannot return an error, and must not take long.
+/// How long a drop tries: it cannot return an error, and must not take long.
 const DROP: Duration = Duration::from_millis(100);
 
 /// A lease that is kept alive in the background until this is dropped; then it is released, also on

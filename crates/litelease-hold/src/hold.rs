@@ -255,7 +255,7 @@ struct State {
 }
 
 impl State {
-    /// Why the grant will be lost unless a renewal succeeds.
+    /// Returns why the grant will be lost unless a renewal succeeds.
     fn trouble(&self) -> Option<Loss> {
         self.trouble.clone().or(self.is_cut.then_some(Loss::TimeIsUp))
     }

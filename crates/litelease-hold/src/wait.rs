@@ -10,7 +10,7 @@ use crate::{Cancel, Identity, Wakeup};
 /// A waiter checks this often even without a wake-up.
 const SLOW_POLL: Duration = Duration::from_millis(500);
 
-/// The same where nothing can wake it.
+/// A waiter that nothing can wake checks this often.
 const POLL_WITHOUT_NOTIFY: Duration = Duration::from_millis(100);
 
 /// Returns how long a waiter may sleep before it checks again: until the holder's lease ends or

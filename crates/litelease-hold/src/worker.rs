@@ -37,7 +37,7 @@ pub trait Deliveries {
     /// Receives an item. It may wait for one for `wait`, if the place has a queue of waiters.
     fn receive(&self, wait: Duration) -> Result<Received<Self::Item<'_>>, Self::Error>;
 
-    /// Has the delivery extended in the background. `start` is when the receive began.
+    /// Extends the delivery in the background. `start` is when the receive began.
     fn keep(&self, item: &Self::Item<'_>, start: Duration) -> Result<Held, HoldError<Self::Error>>;
 
     /// Acknowledges the item.
@@ -242,7 +242,7 @@ impl Work {
         })
     }
 
-    /// One thread: item after item, until the worker is drained.
+    /// Handles item after item, until the worker is drained.
     fn handle_all<D: Deliveries + 'static>(
         &self,
         from: &D,
@@ -270,7 +270,8 @@ impl Work {
         Ok(())
     }
 
-    /// Has the delivery of an item extended. Returns none if another worker may have it by now.
+    /// Extends the delivery of an item in the background. Returns none if another worker may have
+    /// it by now.
     pub fn keep<D: Deliveries>(
         &self,
         from: &D,

@@ -84,7 +84,7 @@ impl Store {
         self.in_batch(|batch| batch.context)
     }
 
-    /// The pool called `id` at this time, if the open batch knows it.
+    /// Returns the pool called `id` at this time, if the open batch knows it.
     pub(crate) fn known_pool(&self, id: &str, now_ms: i64) -> Option<PoolRow> {
         let batch = self.batch.borrow();
         let known = batch.as_ref()?.pool.as_ref()?;
@@ -121,7 +121,7 @@ impl Store {
         }
     }
 
-    /// 32 random digits, which `read` reads for so many leases at once.
+    /// Returns 32 random digits, which `read` reads for so many leases at once.
     pub(crate) fn digits_in_batch(
         &self,
         read: impl FnOnce(i64) -> Result<String, Error>,
@@ -161,7 +161,7 @@ impl Store {
         Ok(epoch)
     }
 
-    /// The epoch is another one now.
+    /// Forgets the epoch that the batch has read: it is another one now.
     pub(crate) fn forget_epoch(&self) {
         self.in_batch(|batch| batch.epoch = None);
     }

@@ -26,7 +26,7 @@ thread_local! {
 static LEFT: Mutex<BTreeMap<String, i64>> = Mutex::new(BTreeMap::new());
 
 impl Boot {
-    /// The present boot.
+    /// Returns the present boot.
     pub fn present() -> Boot {
         static PRESENT: OnceLock<Boot> = OnceLock::new();
         #[cfg(planted)]
@@ -36,7 +36,7 @@ impl Boot {
         *PRESENT.get_or_init(find)
     }
 
-    /// The number, which a file keeps.
+    /// Returns the number, which a file keeps.
     pub fn number(self) -> i64 {
         match self {
             Boot::Known(number) | Boot::Unknown(number) => number,
@@ -88,8 +88,8 @@ fn find() -> Boot {
     }
 }
 
-/// A boot id, which is a UUID, as a number: its halves, laid on each other. Files keep it, so it
-/// must stay as it is.
+/// Returns a boot id, which is a UUID, as a number: its halves, laid on each other. Files keep it,
+/// so it must stay as it is.
 fn number_of(uuid: &str) -> Option<i64> {
     let bits = u128::from_str_radix(&uuid.trim().replace('-', ""), 16).ok()?;
     Some(positive((bits >> 64) as u64 ^ bits as u64))

@@ -7,7 +7,7 @@ use crate::sqlite::{Api, SqlFunction};
 /// A SQLite library that this program drives: each has a table of functions, and so needs copies of
 /// our functions that know that table.
 pub trait Library {
-    /// The functions of the library.
+    /// Returns the functions of the library.
     fn api() -> &'static Api;
 }
 
@@ -21,8 +21,8 @@ pub struct Callbacks {
 }
 
 impl Callbacks {
-    /// Those that call back into `L`.
-    pub const fn of<L: Library>() -> Self {
+    /// Returns the callbacks that call back into `L`.
+    pub const fn calling<L: Library>() -> Self {
         Callbacks {
             rule_fn: rule_fn::<L>,
             presented: presented::<L>,

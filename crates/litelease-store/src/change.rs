@@ -114,7 +114,7 @@ impl Store {
         }
     }
 
-    /// The same where no statement can ask the rule: loads, decides and saves in a transaction.
+    /// Loads, decides and saves in a transaction, where no statement can ask the rule.
     #[cold]
     fn change_in_steps<'q, T>(
         &self,

@@ -56,7 +56,7 @@ impl Store {
         })
     }
 
-    /// The latest checkpoint of `name`: the token it was stored under, its value and when.
+    /// Returns the latest checkpoint of `name`: the token it was stored under, its value and when.
     pub fn last_checkpoint<T>(
         &self,
         name: &str,

@@ -16,7 +16,7 @@ pub enum When {
 }
 
 impl When {
-    /// This time, or the system clock's.
+    /// Returns this time, or the system clock's.
     #[inline]
     pub fn now_ms(self) -> i64 {
         match self {

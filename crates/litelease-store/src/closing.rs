@@ -76,7 +76,7 @@ impl<L: Library> Modules<L> {
 }
 
 impl Connection {
-    /// Has `closing` called once, when this connection is about to be closed. Answers whether it
+    /// Calls `closing` once, when this connection is about to be closed. Answers whether it
     /// will be.
     ///
     /// A close that SQLite refuses, because the application has statements left, counts too. Call

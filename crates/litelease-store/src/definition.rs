@@ -51,7 +51,8 @@ fn shown(sql: &str) -> String {
     }
 }
 
-/// The words, quoted pieces and punctuation marks of a piece of SQL, without the white space.
+/// Returns the words, quoted pieces and punctuation marks of a piece of SQL, without the white
+/// space.
 pub(crate) fn word_by_word(sql: &str) -> impl Iterator<Item = &str> {
     let mut rest = sql;
     std::iter::from_fn(move || {

@@ -101,7 +101,7 @@ enum Unconfirmed {
 }
 
 impl Store {
-    /// The epoch that is needed before `token` may be granted, if this one will not do.
+    /// Returns the epoch that is needed before `token` may be granted, if this one will not do.
     pub(crate) fn needed(
         &self,
         boundary: Boundary,
@@ -116,7 +116,7 @@ impl Store {
         self.recorded(boundary, |context| self.record_needed(context, token))
     }
 
-    /// The same in a transaction that is open.
+    /// Stores the epoch that is needed before `token` may be granted, in an open transaction.
     pub(crate) fn record_needed(&self, context: CommitContext, token: i64) -> Result<(), Error> {
         self.verify()?;
         match needed(self.epoch_record()?, context, token)? {
@@ -149,7 +149,7 @@ impl Store {
         is_readonly && self.connection.answers_one("PRAGMA query_only").is_ok_and(|is_on| !is_on)
     }
 
-    /// The same in a transaction that is open.
+    /// Records the present boot in an open transaction, if it is not recorded yet.
     pub(crate) fn keep_recording(&self, context: CommitContext) -> Result<(), Error> {
         self.verify()?;
         match recording(self.epoch_record()?, context)? {
@@ -301,7 +301,8 @@ impl Store {
         self.commit_and_confirm(boundary, work).map(|(done, _)| done)
     }
 
-    /// The same for what only records the boot, and must therefore be confirmed.
+    /// Does `work` like [`durably`](Store::durably). It only records the boot, so it fails if that
+    /// cannot be confirmed.
     pub(crate) fn recorded(
         &self,
         boundary: Boundary,
@@ -387,7 +388,7 @@ impl Store {
         Ok(())
     }
 
-    /// The epoch as it is stored before it is confirmed.
+    /// Returns the epoch as it is stored before it is confirmed.
     fn unsure(&self, epoch: Epoch) -> Result<Epoch, Error> {
         if epoch.boot <= 0 || self.epoch_state.unconfirmed.get() == Unconfirmed::No {
             return Ok(epoch);

@@ -195,7 +195,8 @@ pub struct Failure {
 }
 
 impl<E> Error<E> {
-    /// The name of the case, the same in every language: `SchemaMismatch`, `InvalidTtl` and so on.
+    /// Returns the name of the case, the same in every language: `SchemaMismatch`, `InvalidTtl` and
+    /// so on.
     pub fn kind(&self) -> &'static str {
         match self {
             Error::InvalidTtl { .. } => "InvalidTtl",
@@ -227,7 +228,7 @@ impl<E> Error<E> {
         }
     }
 
-    /// The same error with SQLite's part in another form.
+    /// Returns the error with SQLite's part in another form.
     pub fn map_sqlite<F>(self, form: impl FnOnce(E) -> F) -> Error<F> {
         match self {
             Error::InvalidTtl { name, ttl_ms } => Error::InvalidTtl { name, ttl_ms },
@@ -292,7 +293,7 @@ impl Error {
         Error::UnexpectedChange { what, expected: 1, changed }
     }
 
-    /// The same where it leaves open what was stored.
+    /// Returns the error as one that leaves open what was stored.
     pub(crate) fn into_unknown(self) -> Self {
         match self {
             Error::Sqlite(failure) => Error::CommitUnknown(failure),
@@ -317,7 +318,7 @@ pub(crate) enum Undecided {
 }
 
 impl Undecided {
-    /// The error of a verb on `name`.
+    /// Returns the error of a verb on `name`.
     #[cold]
     pub(crate) fn about(self, name: &str) -> Error {
         match self {

@@ -12,7 +12,7 @@ const JOURNAL: &str = "PRAGMA main.journal_mode";
 const WAL: &str = "PRAGMA main.journal_mode = WAL";
 
 impl Store {
-    /// The full path of the main database; none for one in memory or a temporary one.
+    /// Returns the full path of the main database; none for one in memory or a temporary one.
     pub fn file(&self) -> Option<String> {
         self.connection.file()
     }

@@ -97,7 +97,7 @@ impl Store {
         })
     }
 
-    /// All guards, in the order in which their tables were first guarded.
+    /// Returns all guards, in the order in which their tables were first guarded.
     pub fn guards(&self) -> Result<Vec<GuardInfo>, Error> {
         self.with_context("list guards", None, || {
             self.verify()?;
@@ -107,7 +107,7 @@ impl Store {
         })
     }
 
-    /// The guards that are recorded but not there any more: names with their tables.
+    /// Returns the guards that are recorded but not there any more: names with their tables.
     pub(crate) fn missing_guards(&self) -> Result<Vec<(String, String)>, Error> {
         let mut missing = self.guarded()?;
         missing.retain(|table| !table.is_intact);
@@ -181,8 +181,8 @@ impl Store {
         Ok(taken as u64)
     }
 
-    /// A number that neither a guarded table nor a trigger has: a trigger without a record, as a
-    /// dump of parts of a file may leave it, must not be taken for ours.
+    /// Returns a number that neither a guarded table nor a trigger has: a trigger without a record,
+    /// as a dump of parts of a file may leave it, must not be taken for ours.
     fn free_number(&self, known: &[Guarded]) -> Result<i64, Error> {
         let largest = known.iter().map(|known| known.number).max().unwrap_or(0);
         let mut number = largest.saturating_add(1);
@@ -244,7 +244,7 @@ impl Store {
         execute_once(self.connection, FORGET, &[Value::Integer(number)])
     }
 
-    /// Every guarded table, compared with the schema.
+    /// Returns every guarded table, compared with the schema.
     fn guarded(&self) -> Result<Vec<Guarded>, Error> {
         if !is_there(self.connection, &GUARDED)? {
             return Ok(Vec::new());
@@ -357,7 +357,7 @@ impl Store {
 }
 
 impl Guarded {
-    /// SQLite takes no notice of the case of the letters A to Z in the name of a table.
+    /// Compares the name of a table as SQLite does, which ignores the case of the letters A to Z.
     fn is_called(&self, table: &str) -> bool {
         self.table.eq_ignore_ascii_case(table)
     }

@@ -56,7 +56,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// No rows yet, of so many columns.
+    /// Returns no rows, of so many columns.
     pub fn new(columns: usize) -> Self {
         Rows { columns, values: Vec::new() }
     }
@@ -66,7 +66,7 @@ impl Rows {
         self.values.push(value);
     }
 
-    /// How many rows there are.
+    /// Returns how many rows there are.
     pub fn len(&self) -> usize {
         self.values.len().checked_div(self.columns).unwrap_or(0)
     }
@@ -103,7 +103,7 @@ pub enum OwnedValue {
 }
 
 impl OwnedValue {
-    /// The value, borrowed.
+    /// Returns the value, borrowed.
     pub fn value(&self) -> Value<'_> {
         match self {
             OwnedValue::Null => Value::Null,
@@ -135,7 +135,7 @@ pub struct HostedStore {
 }
 
 impl HostedStore {
-    /// The leases in the main database of the host's connection.
+    /// Returns the leases in the main database of the host's connection.
     pub fn new(host: Box<dyn Host>) -> Result<Self, Failure> {
         let path = main_file(&*host)?;
         let hosted = Box::new(Hosted {
@@ -164,7 +164,7 @@ impl HostedStore {
         }
     }
 
-    /// The path of the main database; empty for one in memory.
+    /// Returns the path of the main database; empty for one in memory.
     pub fn file(&self) -> &str {
         self.hosted.path.to_str().unwrap_or_default()
     }
@@ -190,7 +190,7 @@ const SET_ROWID: &str = "WITH caller(id) AS (VALUES (?1)) REPLACE INTO temp.lite
 const CREATE_ROWID: &str =
     "CREATE TEMP TABLE IF NOT EXISTS litelease_rowid (only INTEGER NOT NULL UNIQUE)";
 
-/// PRAGMA, because a table-valued function would take a snapshot.
+/// Reads the path by PRAGMA, because a table-valued function would take a snapshot.
 fn main_file(host: &dyn Host) -> Result<CString, Failure> {
     let rows = host.run("PRAGMA database_list", &[])?;
     let is_main = |row: &usize| rows.value(*row, 1) == Some(&OwnedValue::Text("main".into()));
@@ -289,7 +289,7 @@ impl Hosted {
         }
     }
 
-    /// The number of the schema that a statement finds now.
+    /// Returns the number of the schema that a statement finds now.
     fn schema_number(&self) -> c_int {
         let main = self.integer("PRAGMA main.schema_version");
         let versions = main.zip(self.integer("PRAGMA temp.schema_version"));
@@ -393,7 +393,7 @@ static HOSTED: Api = Api {
     value_type,
     vtab_collation: unused!(),
     vtab_config: unused!(),
-    callbacks: Callbacks::of::<HostedLibrary>(),
+    callbacks: Callbacks::calling::<HostedLibrary>(),
 };
 
 /// # Safety
@@ -472,7 +472,7 @@ unsafe extern "C" fn clear_bindings(raw: *mut sqlite3_stmt) -> c_int {
     code::OK
 }
 
-/// The largest number of a parameter, outside what is quoted.
+/// Returns the largest number of a parameter, outside what is quoted.
 fn parameters_of(sql: &str) -> usize {
     let mut quote = None;
     let mut largest = 0;

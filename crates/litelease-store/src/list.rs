@@ -13,7 +13,7 @@ const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms FROM main.lit
 WHERE name >= ?1 AND name <= ?2
 AND rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY name";
 
-/// The same with what each grant has attached, for files that have such a table.
+/// Lists rows with the value of each grant, for files that have values.
 const LIST_WITH_VALUES: &str =
     "SELECT lease.name, owner, lease.token, lease_expires_at_ms, side.value
 FROM main.litelease_resources AS lease LEFT JOIN main.litelease_values AS side

@@ -51,8 +51,8 @@ impl Store {
         })
     }
 
-    /// How many slots a pool has and how many are lent out, if there is such a pool. Needs no write
-    /// lock.
+    /// Returns how many slots a pool has and how many are lent out, if there is such a pool. Needs
+    /// no write lock.
     pub fn pool_info(&self, id: &str, when: When) -> Result<Option<PoolInfo>, Error> {
         self.with_context("look at a pool", None, || {
             let pool = self.find_pool(id, when.now_ms())?;
@@ -175,7 +175,7 @@ impl Store {
         })
     }
 
-    /// The slots that are lent out, in the order of their positions. Needs no write lock.
+    /// Returns the slots that are lent out, in the order of their positions. Needs no write lock.
     pub fn slots(&self, id: &str, when: When) -> Result<Vec<SlotRow>, Error> {
         self.slots_from(id, 0, usize::MAX, when)
     }
@@ -214,8 +214,8 @@ impl Store {
         })
     }
 
-    /// The newest token of any pool, or the file's floor if that is larger: every later one exceeds
-    /// it.
+    /// Returns the newest token of any pool, or the file's floor if that is larger: every later one
+    /// exceeds it.
     pub fn newest_pool_token(&self) -> Result<i64, Error> {
         self.with_context("look at the tokens of pools", None, || {
             let newest = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
@@ -231,7 +231,8 @@ impl Store {
         })
     }
 
-    /// When the next lease of a pool ends by itself, if it has one that was not found over yet.
+    /// Returns when the next lease of a pool ends by itself, if it has one that was not found over
+    /// yet.
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>, Error> {
         self.with_context("look at a pool", None, || {
             let pool = self.find_pool(id, i64::MIN)?.ok_or(Error::NoSuchPool)?;
@@ -239,8 +240,8 @@ impl Store {
         })
     }
 
-    /// The answer to a borrow where it needs no write lock: the lease of the same key, or that
-    /// nothing is free.
+    /// Returns the answer to a borrow where it needs no write lock: the lease of the same key, or
+    /// that nothing is free.
     fn without_lending(
         &self,
         id: &str,
@@ -284,7 +285,7 @@ impl Store {
         self.lend(&mut pool, slot, options).map(|lent| Attempt::Decided(Some(lent)))
     }
 
-    /// The live lease that was borrowed with this key.
+    /// Returns the live lease that was borrowed with this key.
     fn kept(
         &self,
         pool: &PoolRow,

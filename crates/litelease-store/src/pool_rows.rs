@@ -73,7 +73,7 @@ const RESIZE: &str =
 
 const COUNT_USED: &str = "UPDATE main.litelease_pools SET used = used + ?2 WHERE number = ?1";
 
-/// The same with the newest token.
+/// Counts a slot as lent out, and stores the newest token.
 const COUNT_LENT: &str =
     "UPDATE main.litelease_pools SET used = used + ?2, newest = ?3 WHERE number = ?1";
 
@@ -100,7 +100,7 @@ const LEND: &str = "UPDATE main.litelease_pool_slots
 SET token = ?2, lease = ?3, expires_at_ms = ?4, note = ?5
 WHERE slot = ?1 AND lease IS NULL";
 
-/// The same with a key.
+/// Lends a slot like `LEND`, with a key.
 const LEND_BY_KEY: &str = "UPDATE main.litelease_pool_slots
 SET token = ?2, lease = ?3, expires_at_ms = ?4, note = ?5, key = ?6
 WHERE slot = ?1 AND lease IS NULL";
@@ -217,7 +217,7 @@ impl PoolRow {
         PoolInfo { count: self.count, in_use: self.used - self.over }
     }
 
-    /// The key of a slot.
+    /// Returns the key of a slot.
     pub(crate) fn slot(&self, position: i64) -> i64 {
         self.number << 20 | position & POSITION
     }
@@ -317,7 +317,7 @@ impl Store {
         are_there(self.connection, &[&POOLS, &SLOTS])
     }
 
-    /// The pool called `id`, if there is one.
+    /// Returns the pool called `id`, if there is one.
     pub(crate) fn find_pool(&self, id: &str, now_ms: i64) -> Result<Option<PoolRow>, Error> {
         if let Some(known) = self.known_pool(id, now_ms) {
             return Ok(Some(known));
@@ -388,7 +388,7 @@ impl Store {
         Ok(PoolSnapshot { info: pool.info(), lowest })
     }
 
-    /// The newest token of any slot; 0 if there is none.
+    /// Returns the newest token of any slot; 0 if there is none.
     pub(crate) fn newest_slot_token(&self) -> Result<i64, Error> {
         self.newest_in_batch(|| {
             let newest = &self.statements.pools.newest;
@@ -505,7 +505,7 @@ impl Store {
         Ok(slots)
     }
 
-    /// When the next lease of a pool is over, if it has one.
+    /// Returns when the next lease of a pool is over, if it has one.
     pub(crate) fn first_expiry(&self, pool: &PoolRow) -> Result<Option<i64>, Error> {
         self.statements.pools.next_expiry.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Integer(pool.number)])?;
@@ -572,7 +572,7 @@ impl Store {
         }
     }
 
-    /// The UUID of a new lease on the slot at this position.
+    /// Returns the UUID of a new lease on the slot at this position.
     fn new_lease(&self, position: i64) -> Result<String, Error> {
         let digits = self.digits_in_batch(|leases| {
             self.statements.pools.random.with(self.connection, |statement| {
@@ -585,8 +585,8 @@ impl Store {
     }
 }
 
-/// 32 random hexadecimal digits as a UUID that ends with a position: one of version 8, the one that
-/// leaves its digits to the program that makes it. 90 bits of it are random.
+/// Returns 32 random hexadecimal digits as a UUID that ends with a position: one of version 8, the
+/// one that leaves its digits to the program that makes it. 90 bits of it are random.
 fn uuid(random: &str, position: i64) -> Option<String> {
     let mut digits: [u8; 32] = random.as_bytes().try_into().ok()?;
     digits.make_ascii_lowercase();
@@ -600,7 +600,7 @@ fn uuid(random: &str, position: i64) -> Option<String> {
     Some(parts.join("-"))
 }
 
-/// The position that the UUID of a lease ends with.
+/// Returns the position that the UUID of a lease ends with.
 fn position_of(lease: &str) -> Option<i64> {
     i64::from_str_radix(lease.get(28..)?, 16).ok()
 }

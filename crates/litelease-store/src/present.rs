@@ -91,7 +91,7 @@ impl Connection {
     }
 }
 
-/// How often the guards of a table by a name have refused a write in this process.
+/// Returns how often the guards of a table by a name have refused a write in this process.
 pub(crate) fn refusals(file: String, number: i64, name: &str) -> u64 {
     let counters = all_refusals();
     counters.get(&(file, number, name.to_owned())).copied().unwrap_or(0)

@@ -216,7 +216,7 @@ impl fmt::Display for ItemCursor {
 }
 
 impl<'w> Walked<'w> {
-    /// How the item stands at `now_ms`.
+    /// Returns how the item stands at `now_ms`.
     pub(crate) fn info(self, now_ms: i64) -> ItemInfo<&'w str> {
         let Walked { id, item, sent_at_ms, key, note } = self;
         let (state, attempt) = (item.state(now_ms), item.attempts());
@@ -226,7 +226,7 @@ impl<'w> Walked<'w> {
 }
 
 impl ItemInfo<&str> {
-    /// The same with texts of its own.
+    /// Returns it with texts of its own.
     ///
     /// ```
     /// # use litelease_store::{SendOptions, Store, Value, When};
@@ -247,7 +247,7 @@ impl ItemInfo<&str> {
 }
 
 impl QueueInfo {
-    /// How many items it has, whatever their state.
+    /// Returns how many items it has, whatever their state.
     ///
     /// ```
     /// # use litelease_store::QueueInfo;
@@ -345,7 +345,7 @@ impl Store {
         Ok(self.deliver(queue, 1, visibility_ms, when, body)?.pop())
     }
 
-    /// The same for up to `count` items, in one commit.
+    /// Receives up to `count` items in one commit.
     pub fn receive_many<B>(
         &self,
         queue: &str,
@@ -368,7 +368,7 @@ impl Store {
         Ok(delivered.map(|delivered| delivered.receipt))
     }
 
-    /// The delivery of a receipt that passes. Needs no write lock.
+    /// Returns the delivery of a receipt that passes. Needs no write lock.
     pub fn delivery<B>(
         &self,
         receipt: &str,
@@ -406,7 +406,8 @@ impl Store {
         })
     }
 
-    /// The same for many, in one commit. One that is stale does not keep the others from passing.
+    /// Acknowledges many items in one commit. A stale receipt does not keep the others from
+    /// passing.
     pub fn ack_many<'r>(
         &self,
         receipts: impl IntoIterator<Item = &'r str>,
@@ -696,12 +697,12 @@ impl Store {
         }
     }
 
-    /// How every queue stands, by name. Needs no write lock. It looks at every item.
+    /// Returns how every queue stands, by name. Needs no write lock. It looks at every item.
     pub fn queues(&self, when: When) -> Result<Vec<QueueInfo>, Error> {
         self.queues_under("", None, usize::MAX, when)
     }
 
-    /// The same for the queues whose name begins with `prefix` and comes after `after`: at most
+    /// Returns the queues whose name begins with `prefix` and comes after `after`: at most
     /// `limit`.
     pub fn queues_under(
         &self,
@@ -736,7 +737,7 @@ impl Store {
         Ok(info)
     }
 
-    /// How one queue stands, if there is such a queue.
+    /// Returns how one queue stands, if there is such a queue.
     pub fn queue_info(&self, queue: &str, when: When) -> Result<Option<QueueInfo>, Error> {
         self.with_context("look at the queue", Some(queue), || {
             self.settle()?;
@@ -745,8 +746,8 @@ impl Store {
         })
     }
 
-    /// When the next item of a queue is visible, or since when it has been, if there is one. Needs
-    /// no write lock.
+    /// Returns when the next item of a queue is visible, or since when it has been, if there is
+    /// one. Needs no write lock.
     pub fn next_visible(&self, queue: &str) -> Result<Option<i64>, Error> {
         self.with_context("look at the queue", Some(queue), || {
             self.settle()?;
@@ -914,7 +915,7 @@ impl Store {
         }
     }
 
-    /// The item of a queue that uses a key.
+    /// Returns the item of a queue that uses a key.
     fn key_in_use(
         &self,
         queue: QueueRow,

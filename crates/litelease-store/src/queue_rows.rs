@@ -293,7 +293,7 @@ pub(crate) struct Walked<'w> {
 }
 
 impl ItemWalk {
-    /// The walk along no items.
+    /// Returns the walk along no items.
     pub(crate) fn empty() -> Self {
         ItemWalk { statement: None }
     }
@@ -340,7 +340,7 @@ impl Store {
         self.changed(1, "the counter of queues")
     }
 
-    /// The queue called `name`, if there is one.
+    /// Returns the queue called `name`, if there is one.
     pub(crate) fn find_queue(&self, name: &str) -> Result<Option<QueueRow>, Error> {
         self.first_query(&self.statements.queues.find, &[Value::Text(name)], |run| {
             let number = |index| run.column(index).and_then(Value::integer);
@@ -354,7 +354,7 @@ impl Store {
         })
     }
 
-    /// The name of the queue with this number.
+    /// Returns the name of the queue with this number.
     pub(crate) fn queue_name(&self, number: i64) -> Result<Option<String>, Error> {
         self.one_row(&self.statements.queues.name, &[Value::Integer(number)], |run| {
             let name = run.column(0).and_then(Value::text);
@@ -362,7 +362,7 @@ impl Store {
         })
     }
 
-    /// The queue called `name`, which is made if it is missing. The write lock is held.
+    /// Returns the queue called `name`, which is made if it is missing. The write lock is held.
     pub(crate) fn make_queue(
         &self,
         name: &str,
@@ -387,7 +387,7 @@ impl Store {
         }
     }
 
-    /// Every queue: its number, its name and its limit of attempts.
+    /// Returns every queue: its number, its name and its limit of attempts.
     pub(crate) fn queue_names(&self) -> Result<Vec<(i64, String, i64)>, Error> {
         if !self.verify_queues()? {
             return Ok(Vec::new());
@@ -406,7 +406,7 @@ impl Store {
         Ok(names)
     }
 
-    /// The newest id or token of any queue; 0 if there is none.
+    /// Returns the newest id or token of any queue; 0 if there is none.
     pub(crate) fn newest_in_queues(&self) -> Result<i64, Error> {
         let newest = &self.statements.queues.newest;
         let found = self.one_row(newest, &[], |run| {
@@ -423,7 +423,7 @@ impl Store {
         self.changed(1, "the counter of queues")
     }
 
-    /// The item that is to be delivered next.
+    /// Returns the item that is to be delivered next.
     pub(crate) fn next_item(
         &self,
         queue: QueueRow,
@@ -436,7 +436,7 @@ impl Store {
         })
     }
 
-    /// The first item out of the visible order after an id. Most of them are dead.
+    /// Returns the first item out of the visible order after an id. Most of them are dead.
     pub(crate) fn next_dead(&self, queue: i64, after: i64) -> Result<Option<ItemRow>, Error> {
         let values = [queue, after].map(Value::Integer);
         self.one_row(&self.statements.queues.next_dead, &values, item_row)
@@ -452,7 +452,7 @@ impl Store {
         self.one_row(&self.statements.queues.by_key, &values, item_row)
     }
 
-    /// When the first item of a queue is visible, or was.
+    /// Returns when the first item of a queue is visible, or was.
     pub(crate) fn first_visible(&self, queue: i64) -> Result<Option<i64>, Error> {
         let values = [Value::Integer(queue)];
         self.one_row(&self.statements.queues.first_visible, &values, |run| {
@@ -662,7 +662,7 @@ fn id(run: &Run<'_, '_>) -> Result<i64, Error> {
     run.column(0).and_then(Value::integer).ok_or_else(damaged_item)
 }
 
-/// The item that the first columns mean.
+/// Returns the item that the first columns mean.
 fn item(run: &Run<'_, '_>) -> Result<Item, Error> {
     stored_item([1, 2, 3, 4, 5, 6].map(|index| run.column(index))).ok_or_else(damaged_item)
 }
@@ -689,7 +689,7 @@ fn stored_item(columns: [Option<Value<'_>>; 6]) -> Option<Item> {
     Item::stored(visible_at_ms, attempts?.integer()?, delivery)
 }
 
-/// The bits of a blob of 16 bytes.
+/// Returns the bits of a blob of 16 bytes.
 fn bits(value: Value<'_>) -> Option<u128> {
     match value {
         Value::Blob(bytes) => Some(u128::from_be_bytes(bytes.try_into().ok()?)),

@@ -122,7 +122,7 @@ impl Store {
         })
     }
 
-    /// The live readers of `name`. Needs no write lock.
+    /// Returns the live readers of `name`. Needs no write lock.
     pub fn readers(&self, name: &str, when: When) -> Result<Vec<Reader>, Error> {
         self.with_context("list the readers of", Some(name), || {
             let mut readers = Vec::new();
@@ -169,7 +169,7 @@ impl Store {
         }
     }
 
-    /// Has writers wait for the longest time that a reader may have been granted since the backup
+    /// Makes writers wait for the longest time that a reader may have been granted since the backup
     /// of a file that is being restored: the file does not know such readers.
     pub(crate) fn distrust_readers(&self, now_ms: i64) -> Result<(), Error> {
         match is_there(self.connection, &READERS)? {

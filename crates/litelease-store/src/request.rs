@@ -106,7 +106,7 @@ impl Store {
         })
     }
 
-    /// The open request for the live grant of `name`, if there is one. Needs no write lock.
+    /// Returns the open request for the live grant of `name`, if there is one. Needs no write lock.
     pub fn requested<T>(
         &self,
         name: &str,
@@ -120,7 +120,8 @@ impl Store {
         })
     }
 
-    /// The live lease on `name`, and the open request for it, in one snapshot. Needs no write lock.
+    /// Returns the live lease on `name`, and the open request for it, in one snapshot. Needs no
+    /// write lock.
     pub fn inspect_with_request<T>(
         &self,
         name: &str,

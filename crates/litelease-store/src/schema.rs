@@ -15,18 +15,18 @@ pub struct Table {
 }
 
 impl Table {
-    /// The statement that makes it.
+    /// Returns the statement that makes it.
     pub(crate) fn create(&self) -> String {
         format!("CREATE TABLE main.{} {}", self.name, self.definition)
     }
 
-    /// The table is not as it should be.
+    /// Returns the error for a table that is not as it should be.
     pub(crate) fn mismatch(&self, reason: String) -> Error {
         Error::SchemaMismatch { table: self.name, reason }
     }
 
-    /// The first difference between an entry in the schema and the right one. `text` is the entry's
-    /// SQL, or the name of a foreign trigger or index on the table.
+    /// Returns the first difference between an entry in the schema and the right one. `text` is the
+    /// entry's SQL, or the name of a foreign trigger or index on the table.
     pub(crate) fn difference(&self, kind: &str, text: &str) -> Option<String> {
         match kind {
             "table" => difference(text, &format!("CREATE TABLE {} {}", self.name, self.definition)),
@@ -179,7 +179,7 @@ pub(crate) fn damaged_meta() -> Error {
     META.mismatch(format!("its row is missing or is not one of format {FORMAT}"))
 }
 
-/// The format number of the file, if it has one.
+/// Returns the format number of the file, if it has one.
 fn format_of_file(connection: Connection) -> Result<Option<i64>, Error> {
     let format = connection.prepare(FORMAT_OF_FILE).and_then(|mut statement| {
         let mut run = statement.run(&[])?;

@@ -302,7 +302,7 @@ impl Store {
         })
     }
 
-    /// The names of a session whose grants still stand in the file, live or expired.
+    /// Returns the names of a session whose grants still stand in the file, live or expired.
     fn names_of_session(&self, identity: &str, session_token: i64) -> Result<Vec<String>, Error> {
         self.with_context("read the names of session", Some(identity), || {
             self.verify()?;

@@ -259,7 +259,7 @@ impl Store {
         Ok(granted)
     }
 
-    /// The live members, by owner text, each with its count.
+    /// Returns the live members, by owner text, each with its count.
     fn shard_members(&self, group: &ShardGroup, now_ms: i64) -> Result<Vec<(String, i64)>, Error> {
         let members = self.live_members(&group.name, now_ms)?.into_iter();
         Ok(members.map(|Member { lease, count }| (lease.owner, count)).collect())

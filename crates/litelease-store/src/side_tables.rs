@@ -61,7 +61,7 @@ pub struct SideTableInfo {
 }
 
 impl Side {
-    /// The rows with a value of another type.
+    /// Returns the rows with a value of another type.
     fn damaged(self) -> &'static str {
         match self {
             Side::Values => "typeof(token) <> 'integer'",
@@ -85,7 +85,7 @@ OR typeof(identity) <> 'text'"
         ALL[self as usize].1
     }
 
-    /// The rows whose grant has ended for good.
+    /// Returns the rows whose grant has ended for good.
     fn ended(self) -> &'static str {
         match self {
             Side::Values | Side::Limits | Side::Sessions => {

@@ -252,7 +252,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The number, if it is one.
+    /// Returns the number, if it is one.
     pub fn integer(self) -> Option<i64> {
         match self {
             Value::Integer(number) => Some(number),
@@ -260,7 +260,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The text, if it is one.
+    /// Returns the text, if it is one.
     pub fn text(self) -> Option<&'a str> {
         match self {
             Value::Text(text) => Some(text),
@@ -290,7 +290,7 @@ pub struct Run<'s, 'v> {
 }
 
 impl Connection {
-    /// The connection behind a raw pointer, driven through `api`.
+    /// Returns the connection behind a raw pointer, driven through `api`.
     ///
     /// # Safety
     /// `db` must be an open connection of the SQLite library whose functions `api` holds. It must
@@ -300,7 +300,7 @@ impl Connection {
         Connection { db, api }
     }
 
-    /// The pointer and the table that it was made from.
+    /// Returns the pointer and the table that it was made from.
     pub fn as_raw(self) -> (*mut sqlite3, &'static Api) {
         (self.db, self.api)
     }
@@ -318,12 +318,12 @@ impl Connection {
         unsafe { (self.api.interrupt)(self.db) }
     }
 
-    /// How far the transaction on the main database has come.
+    /// Returns how far the transaction on the main database has come.
     pub(crate) fn txn_state(self) -> TxnState {
         self.txn_state_of(MAIN.as_ptr())
     }
 
-    /// How far the transaction has come on whichever database it has come farthest.
+    /// Returns how far the transaction has come on whichever database it has come farthest.
     pub(crate) fn txn_state_anywhere(self) -> TxnState {
         self.txn_state_of(ptr::null())
     }
@@ -359,7 +359,7 @@ impl Connection {
         done
     }
 
-    /// The path of the main database; empty for one in memory.
+    /// Returns the path of the main database; empty for one in memory.
     pub(crate) fn filename(self) -> String {
         self.copy_text(self.path())
     }
@@ -386,8 +386,8 @@ impl Connection {
         }
     }
 
-    /// The same for a host's database in memory: the extension in it, if there is one, has the
-    /// connection of SQLite.
+    /// Returns the key of a host's database in memory: the address of SQLite's connection, if an
+    /// extension in it can tell that.
     fn key_in_memory(self) -> String {
         let told = self.prepare("SELECT litelease_refused(NULL, NULL)").and_then(|statement| {
             statement.advance()?;
@@ -427,13 +427,13 @@ impl Connection {
         Ok(statement.advance()? && statement.column(0) == Some(Value::Integer(1)))
     }
 
-    /// The present boot as this database is concerned: 0 for one in memory, which does not outlive
-    /// any.
+    /// Returns the present boot as this database is concerned: 0 for one in memory, which does not
+    /// outlive any.
     pub(crate) fn boot(self) -> i64 {
         if self.has_file() { Boot::present().number() } else { 0 }
     }
 
-    /// The caller's `synchronous`, as a number.
+    /// Returns the caller's `synchronous`, as a number.
     pub(crate) fn synchronous(self) -> Result<i64, Failure> {
         // SQLite puts the answer into the statement when it compiles it, so a held one would be
         // wrong.
@@ -611,7 +611,7 @@ impl Statement {
         }
     }
 
-    /// A column of the present row; `None` for text that is not UTF-8.
+    /// Returns a column of the present row; `None` for text that is not UTF-8.
     #[inline]
     pub(crate) fn column(&self, index: c_int) -> Option<Value<'_>> {
         let api = self.api();
@@ -668,18 +668,18 @@ impl<'s, 'v> Run<'s, 'v> {
         self.statement.advance()
     }
 
-    /// As for the statement.
+    /// Does what the method of the statement does.
     #[inline]
     pub(crate) fn is_unverified(&self) -> bool {
         self.statement.is_unverified()
     }
 
-    /// As for the statement.
+    /// Does what the method of the statement does.
     pub(crate) fn mark_verified(&self) {
         self.statement.mark_verified();
     }
 
-    /// A column of the present row; `None` for text that is not UTF-8.
+    /// Returns a column of the present row; `None` for text that is not UTF-8.
     #[inline]
     pub fn column(&self, index: c_int) -> Option<Value<'_>> {
         self.statement.column(index)
@@ -753,7 +753,7 @@ impl Api {
     }
 }
 
-/// SQLITE_TRANSIENT: tells SQLite to copy a value.
+/// Returns SQLITE_TRANSIENT, which makes SQLite copy a value.
 fn transient() -> Destructor {
     // SAFETY: the address -1 is no function but a mark that SQLite looks for.
     unsafe { std::mem::transmute::<isize, Destructor>(-1) }
@@ -768,7 +768,7 @@ pub unsafe extern "C" fn destroy<T>(data: *mut c_void) {
     drop(unsafe { Box::from_raw(data.cast::<T>()) });
 }
 
-/// A C string in memory that SQLite can free, or null where there is none left.
+/// Returns a C string in memory that SQLite can free, or null where there is none left.
 ///
 /// # Safety
 /// `malloc` must be SQLite's: it gives as many bytes as it is asked for, or null.
@@ -785,7 +785,7 @@ pub unsafe fn c_string(text: &str, malloc: impl FnOnce(c_int) -> *mut c_void) ->
     memory.cast()
 }
 
-/// Text as SQLite hands it out.
+/// Returns text as SQLite hands it out.
 ///
 /// # Safety
 /// `start` must be null or point to `length` bytes that live for `'a`.

@@ -44,11 +44,11 @@ lease_expires_at_ms = litelease_rule(2)",
     };
 }
 
-/// The same for verbs that change less: each call of the rule has its price.
+/// Updates a row for verbs that change less: each call of the rule has its price.
 const PROLONG: &str = update!("lease_expires_at_ms = litelease_rule(2)", "");
 const FREE: &str = update!("owner = NULL, lease_expires_at_ms = NULL", "");
 
-/// The same for a name that has no row yet. It changes nothing if another connection was faster.
+/// Inserts a row for a name that has none. It changes nothing if another connection was faster.
 macro_rules! insert {
     ($floor:literal) => {
         concat!(
@@ -63,7 +63,7 @@ litelease_rule(3), litelease_rule(3) WHERE litelease_rule(?2, NULL, NULL, NULL",
 }
 
 /// The file's token floor, as a further argument of the rule, if the file's epoch is of this boot.
-/// Otherwise it is NULL, and the epoch must be looked at more closely.
+/// Otherwise it is NULL, and the epoch must be read.
 macro_rules! with_epoch {
     ($statement:ident) => {
         $statement!(
@@ -77,7 +77,7 @@ WHERE id = 1 AND boot = litelease_boot AND format = 1)"
 const SAVE: &str = "UPDATE main.litelease_resources
 SET owner = ?2, token = ?3, lease_expires_at_ms = ?4, updated_at_ms = ?5 WHERE name = ?1";
 
-/// The same for a name that has no row yet.
+/// Inserts the row for a name that has none.
 pub(crate) const ADD: &str = "INSERT INTO main.litelease_resources
 (name, owner, token, lease_expires_at_ms, created_at_ms, updated_at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?5)";
 
@@ -200,7 +200,7 @@ impl Statements {
 }
 
 impl Granting {
-    /// The form that looks at the file's epoch too, or the one that does not.
+    /// Returns the form that looks at the file's epoch too, or the one that does not.
     pub(crate) fn form(&self, reads_epoch: bool) -> &CachedStatement {
         if reads_epoch { &self.with_epoch } else { &self.plain }
     }
@@ -259,7 +259,7 @@ impl CachedStatement {
         self.execute_with(connection, &[])
     }
 
-    /// The same with these values.
+    /// Runs the statement with these values.
     pub(crate) fn execute_with(
         &self,
         connection: Connection,
@@ -285,7 +285,7 @@ fn finish(statement: &mut Statement, values: &[Value<'_>]) -> Result<(), Failure
     Ok(())
 }
 
-/// The row of `name` with what is stored there.
+/// Returns the row of `name` with what is stored there.
 #[inline]
 pub(crate) fn stored_row<'a>(name: &'a str, state: Option<State<'a>>) -> Result<Row<'a>, Error> {
     match state {
@@ -294,7 +294,8 @@ pub(crate) fn stored_row<'a>(name: &'a str, state: Option<State<'a>>) -> Result<
     }
 }
 
-/// The state that owner, token and expiry mean, if they are of the right types and fit together.
+/// Returns the state that owner, token and expiry mean, if they are of the right types and fit
+/// together.
 #[inline]
 pub(crate) fn stored_state([owner, token, expiry]: [Option<Value<'_>>; 3]) -> Option<State<'_>> {
     let owner = match owner? {

@@ -33,7 +33,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The leases in the main database of `connection`.
+    /// Returns the leases in the main database of `connection`.
     pub fn new(connection: Connection) -> Self {
         Store {
             connection,
@@ -196,7 +196,7 @@ impl Store {
         })
     }
 
-    /// The live lease on `name`, if there is one. Needs no write lock.
+    /// Returns the live lease on `name`, if there is one. Needs no write lock.
     pub fn inspect<T>(
         &self,
         name: &str,
@@ -209,7 +209,7 @@ impl Store {
         })
     }
 
-    /// The newest token of `name`, live or not. Needs no write lock.
+    /// Returns the newest token of `name`, live or not. Needs no write lock.
     pub fn token(&self, name: &str) -> Result<Option<i64>, Error> {
         self.with_context("read the token of", Some(name), || {
             self.settle()?;

@@ -108,7 +108,7 @@ impl TableInfo {
         self.check_triggers(connection)
     }
 
-    /// A column's name as it was spelled when it was made.
+    /// Returns a column's name as it was spelled when it was made.
     pub(crate) fn spelled(&self, name: String) -> String {
         self.column(&name).map_or_else(|| name.clone(), |column| column.name.clone())
     }
@@ -224,7 +224,7 @@ fn columns(connection: Connection, table: &str) -> Result<Vec<Column>, Failure> 
     Ok(columns)
 }
 
-/// How a row is found again.
+/// Returns how a row is found again.
 fn key(connection: Connection, table: &str, columns: &[Column]) -> Result<Key, Failure> {
     let hides = |alias: &str| columns.iter().any(|column| column.name.eq_ignore_ascii_case(alias));
     let Some(alias) = ALIASES.into_iter().find(|alias| !hides(alias)) else {

@@ -174,8 +174,8 @@ impl Store {
         self.release_savepoint(number)
     }
 
-    /// The number is part of the name: one that was forgotten must not be taken for the one that
-    /// encloses it.
+    /// Runs a verb at a savepoint. Its number is part of its name: a savepoint that was forgotten
+    /// must not be taken for the one that encloses it.
     fn at_savepoint(&self, verb: &str, number: u32) -> Result<(), Error> {
         let sql = format!("{verb} litelease_savepoint_{number}");
         self.with_context(&sql, None, || {
@@ -222,7 +222,7 @@ impl Store {
         !is_left_open.get() && raised_from.get().is_none()
     }
 
-    /// A transaction that was left open is ended now, with what the caller has written in it since.
+    /// Ends a transaction that was left open, with what the caller has written in it since.
     /// They get an error, once.
     #[cold]
     fn make_up(&self) -> Result<(), Error> {
@@ -291,7 +291,8 @@ impl Store {
         self.within_locked(boundary, || self.lock(), work)
     }
 
-    /// The same, with another way to take the write lock in the caller's transaction.
+    /// Does `work` like [`within`](Store::within), with another way to take the write lock in the
+    /// caller's transaction.
     pub(crate) fn within_locked<T>(
         &self,
         boundary: Boundary,

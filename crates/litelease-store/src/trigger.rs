@@ -43,7 +43,7 @@ pub(crate) struct Fence<'a> {
 /// The three kinds of writes.
 pub(crate) const WRITES: [&str; 3] = ["insert", "update", "delete"];
 
-/// The name of a trigger.
+/// Returns the name of a trigger.
 pub(crate) fn trigger_name(number: i64, write: &str) -> String {
     format!("litelease_guard_{number}_{write}")
 }
@@ -51,9 +51,9 @@ pub(crate) fn trigger_name(number: i64, write: &str) -> String {
 /// The last part of the name of the trigger that names every column.
 pub(crate) const COLUMNS: &str = "columns";
 
-/// A trigger that never runs and names every column, as it follows CREATE TRIGGER. ALTER TABLE …
-/// DROP COLUMN rewrites the rows and fires no trigger, but SQLite refuses it for a column that a
-/// trigger names.
+/// Returns a trigger that never runs and names every column, as it follows CREATE TRIGGER. ALTER
+/// TABLE … DROP COLUMN rewrites the rows and fires no trigger, but SQLite refuses it for a column
+/// that a trigger names.
 pub(crate) fn columns_trigger<'a>(
     number: i64,
     table: &str,
@@ -69,7 +69,7 @@ pub(crate) fn columns_trigger<'a>(
 }
 
 impl Fence<'_> {
-    /// The trigger of one kind of write, as it follows CREATE TRIGGER: first its name.
+    /// Returns the trigger of one kind of write, as it follows CREATE TRIGGER: first its name.
     pub(crate) fn trigger(&self, write: &str) -> String {
         let (name, table) = (trigger_name(self.number, write), quoted(self.table));
         let verb = write.to_uppercase();
@@ -135,7 +135,7 @@ impl Fence<'_> {
         )
     }
 
-    /// The condition that finds the row again.
+    /// Returns the condition that finds the row again.
     fn row(&self) -> String {
         match self.key {
             Key::Rowid(alias) => format!("{alias} = NEW.{alias}"),
@@ -183,7 +183,7 @@ impl Fence<'_> {
         joined(self.demands, between, part)
     }
 
-    /// The columns that tokens are presented in, quoted.
+    /// Returns the columns that tokens are presented in, quoted.
     fn columns(&self, between: &str, part: impl FnMut(String) -> String) -> String {
         let columns = self.demands.iter().filter_map(|demand| demand.column.as_deref());
         let columns: Vec<_> = columns.map(quoted).map(part).collect();
@@ -196,7 +196,7 @@ impl Fence<'_> {
 const NOT_USED_UP: &str = "stale fencing token: the presented one could not be negated, because a constraint or \
 trigger of the table forbids it";
 
-/// The condition that a demand is met. It is never NULL.
+/// Returns the condition that a demand is met. It is never NULL.
 fn holds(demand: &Demand) -> String {
     let name = literal(&demand.name);
     let presented = match &demand.column {
@@ -215,8 +215,8 @@ fn holds(demand: &Demand) -> String {
 const LIVE: &str = " AND lease_expires_at_ms > \
 CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
 
-/// The columns that a trigger looks for tokens in: as they are called now, for RENAME COLUMN has
-/// changed them there too.
+/// Returns the columns that a trigger looks for tokens in: as they are called now, for RENAME
+/// COLUMN has changed them there too.
 pub(crate) fn columns_in(trigger: &str) -> Vec<String> {
     let words: Vec<&str> = word_by_word(trigger).collect();
     let mut columns = Vec::new();
@@ -228,8 +228,8 @@ pub(crate) fn columns_in(trigger: &str) -> Vec<String> {
     columns
 }
 
-/// The identifier at the front of some words: a quote inside it splits it into more than one of
-/// them.
+/// Returns the identifier at the front of some words: a quote inside it splits it into more than
+/// one of them.
 fn unquoted(words: &[&str]) -> String {
     let parts = words.iter().take_while(|word| word.starts_with('"'));
     let whole: String = parts.copied().collect();
@@ -237,12 +237,12 @@ fn unquoted(words: &[&str]) -> String {
     inner.unwrap_or_default().replace("\"\"", "\"")
 }
 
-/// An identifier, whatever is in it.
+/// Returns an identifier, whatever is in it.
 pub(crate) fn quoted(identifier: &str) -> String {
     format!("\"{}\"", identifier.replace('"', "\"\""))
 }
 
-/// A text, whatever is in it. SQL ends at a NUL, so those are written as calls.
+/// Returns a text, whatever is in it. SQL ends at a NUL, so those are written as calls.
 fn literal(text: &str) -> String {
     let mut sql = String::new();
     for (at, part) in text.split('\0').enumerate() {

@@ -47,7 +47,7 @@ impl Store {
         })
     }
 
-    /// The value that the live grant of `name` has attached. Needs no write lock.
+    /// Returns the value that the live grant of `name` has attached. Needs no write lock.
     pub fn value<T>(
         &self,
         name: &str,

@@ -56,7 +56,7 @@ pub(crate) mod declared {
     }
 }
 
-/// The store's view of an open connection.
+/// Returns the store's view of an open connection.
 ///
 /// # Safety
 /// The result must not be used after `connection` was closed, nor while another thread uses it.
@@ -65,7 +65,7 @@ pub(crate) unsafe fn view(connection: &rusqlite::Connection) -> Connection {
     unsafe { raw_view(connection.handle()) }
 }
 
-/// The same for a connection that `rusqlite` knows nothing of.
+/// Returns the store's view of a connection that `rusqlite` knows nothing of.
 ///
 /// # Safety
 /// As for [`view`], and the connection must be open and one of the linked library's.
@@ -100,7 +100,7 @@ macro_rules! linked {
             vtab_config: unsafe { transmute::<LinkedConfig, Config>(ffi::sqlite3_vtab_config) },
             prepare_v3,
             uri_boolean: ffi::sqlite3_uri_boolean,
-            callbacks: Callbacks::of::<LinkedSqlite>(),
+            callbacks: Callbacks::calling::<LinkedSqlite>(),
         };
     };
 }

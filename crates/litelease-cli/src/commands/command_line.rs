@@ -50,14 +50,14 @@ impl CommandLine {
         }
     }
 
-    /// The command, ready to be started.
+    /// Returns the command, ready to be started.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]);
         command
     }
 
-    /// Why the command could not be started.
+    /// Returns why the command could not be started.
     pub(super) fn not_started(&self, error: &Error) -> Failure {
         let code = match error.kind() {
             ErrorKind::NotFound => code::NOT_FOUND,

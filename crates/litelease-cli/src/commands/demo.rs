@@ -87,7 +87,8 @@ fn story() -> Result<()> {
     ))
 }
 
-/// A worker: waits for the name and writes a page; told to go on it writes another one, and ends.
+/// Runs a worker: waits for the name and writes a page; told to go on it writes another one, and
+/// ends.
 fn worker(owner: &str, file: &Path) -> Result<()> {
     let db = Litelease::open_own(file)?;
     let lease = match db.claim(NAME, owner, TTL)? {
@@ -189,7 +190,7 @@ impl Drop for Worker {
     }
 }
 
-/// Time to read.
+/// Gives the reader time.
 fn pause() {
     sleep(Duration::from_millis(1500));
 }

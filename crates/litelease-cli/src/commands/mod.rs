@@ -122,8 +122,8 @@ fn nothing_was_done() -> u8 {
     code::NO
 }
 
-/// An owner on the command line. A text that `hold` or `run` made is refused: a lease under it
-/// would be taken over when their process has ended.
+/// Parses an owner. Refuses a text that `hold` or `run` made: a lease under it would be taken over
+/// when their process has ended.
 fn owner(text: &str) -> std::result::Result<String, String> {
     match Identity::parse(text).is_some_and(|who| who.is_holder()) {
         true => Err("owner texts of this form are made by hold and run; choose another".into()),
@@ -131,12 +131,12 @@ fn owner(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// An owner that must be named.
+/// Parses an owner that must not be empty.
 fn new_owner(text: &str) -> std::result::Result<String, String> {
     name(text).and_then(|text| owner(&text))
 }
 
-/// A name on the command line.
+/// Parses a name.
 fn name(text: &str) -> std::result::Result<String, String> {
     match text {
         "" => Err("a name must not be empty".into()),

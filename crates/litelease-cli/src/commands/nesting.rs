@@ -26,7 +26,7 @@ pub(super) fn check(place: &Target, name: &str) -> Result<()> {
     }
 }
 
-/// The owners to hand on to a command that runs under `owner`.
+/// Returns the owners to hand on to a command that runs under `owner`.
 pub(super) fn with(owner: &str) -> String {
     outer().map_or_else(|| owner.to_owned(), |outer| format!("{outer}\n{owner}"))
 }

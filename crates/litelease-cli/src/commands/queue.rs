@@ -424,7 +424,7 @@ fn item_row(item: &ItemInfo, now_ms: i64) -> String {
     )
 }
 
-/// One line of a table whose later lines are not known yet.
+/// Returns one line of a table whose later lines are not known yet.
 fn row(
     id: &str,
     state: &str,

@@ -328,8 +328,8 @@ impl Args {
     }
 }
 
-/// Only what the service itself says is logged: the libraries under it would tell whole paths, and
-/// they are secret.
+/// Logs the lines of the service only: those of its libraries would show whole paths, which are
+/// secret.
 fn start_log(level: LevelFilter) {
     let lines = tracing_subscriber::fmt::layer().json().with_writer(io::stderr);
     // It would panic over not being able to say that it could not say something.
@@ -368,7 +368,7 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// The lease of the writer is at least a second, so that a busy machine keeps it, and at most a
+/// Parses the ttl of the writer: at least a second, so that a busy machine keeps it, and at most a
 /// minute, because a crashed writer blocks all requests for that long.
 fn writer_ttl(text: &str) -> std::result::Result<Duration, String> {
     match parse_positive(text)? {

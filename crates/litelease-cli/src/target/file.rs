@@ -159,7 +159,7 @@ fn slots_in(db: &Litelease, name: &str) -> Result<Vec<SlotRow>> {
     }
 }
 
-/// A command line names no grant.
+/// Returns the failure of a command line without a token.
 pub(super) fn not_named(name: &str) -> Failure {
     let name = printable(name);
     Failure::usage(format!(
@@ -180,7 +180,7 @@ fn check_not_retired(db: &Litelease, is_free: bool) -> Result<()> {
     }
 }
 
-/// Another owner has the name.
+/// Returns the failure of a command whose name is held by another owner.
 pub(super) fn busy(current: &Lease) -> Failure {
     Failure::new(code::NO, "Busy", held_by(current)).because_of(output::lease(current))
 }
@@ -188,7 +188,7 @@ pub(super) fn busy(current: &Lease) -> Failure {
 /// How many holders of slots are named in one line.
 const MOST_HOLDERS: usize = 5;
 
-/// All slots are taken. Says by whom, as far as that can be read.
+/// Returns the failure of a command that found no free slot, with the holders that can be read.
 pub(super) fn none_free(held: &[SlotRow], name: &str, count: i64) -> Failure {
     let by = |slot: Lease| format!("{} by {}", slot.name, output::owner(&slot.owner));
     let mut holders: Vec<String> =

@@ -343,7 +343,7 @@ impl Watching {
         Ok(())
     }
 
-    /// A lease has ended: the server tells its newest token, and its end was known.
+    /// Records that a lease has ended: the server has its newest token, and its end was known.
     fn ended(&mut self, name: &str) {
         let Some(seen) = self.seen.get_mut(name).filter(|seen| seen.was_live) else { return };
         let newest = self.server.client.inspect(name).ok().and_then(|name| name.token);

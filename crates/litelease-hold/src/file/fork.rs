@@ -42,7 +42,7 @@ thread_local! {
     static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
 }
 
-/// Has our connections closed before each fork of this process.
+/// Closes our connections before each fork of this process.
 pub(crate) fn close_before_forks() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| at_fork(before, in_parent, in_child));

@@ -359,7 +359,7 @@ unsafe extern "C" fn closed(connection: *mut c_void) {
     let _ = catch_unwind(AssertUnwindSafe(work));
 }
 
-/// The function that is registered for the sake of its data.
+/// Does nothing: the function is registered for the sake of its data.
 unsafe extern "C" fn nothing(_: *mut sqlite3_context, _: c_int, _: *mut *mut sqlite3_value) {}
 
 fn address(connection: Connection) -> usize {

@@ -313,14 +313,11 @@ fn names_to_retire(code: &[(String, Vec<String>)]) -> Vec<String> {
     let mut found = Vec::new();
     for (path, lines) in code {
         for line in lines {
-            let mut words = words_of(line).filter(|word| !word.is_empty());
-            while let Some(word) = words.next() {
-                let keywords = ["struct", "enum", "trait", "fn", "const", "static", "type"];
-                if !keywords.contains(&word) {
-                    continue;
-                }
-                if let Some(name) = words.next().filter(|name| names.contains(name)) {
-                    found.push(format!("{path}: {name}"));
+            let words: Vec<&str> = words_of(line).filter(|word| !word.is_empty()).collect();
+            let keywords = ["struct", "enum", "trait", "fn", "const", "static", "type"];
+            for pair in words.windows(2) {
+                if keywords.contains(&pair[0]) && names.contains(pair[1]) {
+                    found.push(format!("{path}: {}", pair[1]));
                 }
             }
         }

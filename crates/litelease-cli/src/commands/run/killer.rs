@@ -58,8 +58,8 @@ impl Killer {
         None
     }
 
-    /// The lease is lost, or about to be: SIGTERM now, SIGKILL after the grace. Where only our own
-    /// window is running out, SIGKILL comes at its end.
+    /// Ends a command whose lease is lost or about to be: SIGTERM now, SIGKILL after the grace.
+    /// Where only our own window is running out, SIGKILL comes at its end.
     fn lost(&mut self, lease: &LossSignal) -> Loss {
         let reason = lease.reason().unwrap_or(Loss::Expired);
         let is_own_clock = matches!(reason, Loss::Expired) || reason.may_pass();

@@ -31,26 +31,26 @@ impl Sentinel {
         }
     }
 
-    /// Has it kill this group if we die. Call this before the group can start anything; a copy of
-    /// ours may call it, too, between fork and exec.
+    /// Asks the sentinel to kill this group if we die. Call this before the group can start
+    /// anything; a copy of ours may call it, too, between fork and exec.
     pub(crate) fn watch_over(&self, group: pid_t) -> std::io::Result<()> {
         // A write of four bytes is one piece, also if other threads write.
         (&self.line).write_all(&group.to_ne_bytes())
     }
 
-    /// The group has ended by itself: its number may soon be another's.
+    /// Forgets a group that has ended by itself: its number may soon be another's.
     pub(crate) fn forget(&self, group: pid_t) {
         let _ = self.watch_over(-group);
     }
 
-    /// In a copy of ours: leaves the line to the original, whose end it must tell.
+    /// Closes the line in a copy of ours: its end must mean the end of the original.
     pub(crate) fn let_go(&self) {
         // SAFETY: nothing uses the descriptor after this, for the copy becomes another program or
         // ends.
         unsafe { libc::close(self.line.as_raw_fd()) };
     }
 
-    /// All groups have ended by themselves.
+    /// Ends the watch: all groups have ended by themselves.
     pub(crate) fn dismiss(self) {
         let _ = self.watch_over(0);
     }

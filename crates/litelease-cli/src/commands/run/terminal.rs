@@ -20,7 +20,7 @@ impl Terminal {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && is_foreground()
     }
 
-    /// The command has taken the terminal when it was started.
+    /// Records that the command has taken the terminal when it was started.
     pub(crate) fn was_taken(&mut self) {
         self.is_lent = true;
     }

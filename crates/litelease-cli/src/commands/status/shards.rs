@@ -193,7 +193,7 @@ fn as_json(name: &str, group: &Group) -> Value {
     })
 }
 
-/// A group on the command line.
+/// Parses the name of a group.
 pub(super) fn group(text: &str) -> std::result::Result<String, String> {
     match text.is_empty() || text.contains('/') {
         true => Err("give the name of the group alone, as in Shards::join: no slash".into()),
