@@ -5,13 +5,16 @@ export RUSTDOCFLAGS := -D warnings
 # Most tests wait for processes and clocks: three for two processors.
 TEST_THREADS := $(shell echo $$(( (3 * $$(nproc) + 1) / 2 )))
 
+# The tools of `make test`, which its parts name again for those who run them alone.
+TEST_TOOLS := cc cargo-fmt cargo-clippy strace sqlite3 sqlite3.h redis-server initdb pgbouncer etcd openssl faketime ip pgrep curl node ruby ruby-sqlite3 valgrind
+
 # With the code that only proofs have. As an option and not in the environment: tests build what is shipped, without it.
 PLANTED := --config build.rustc-workspace-wrapper=\"scripts/planted\"
 # The command for a first look: without etcd and PostgreSQL, and not optimized. `make build-cli` builds the whole one.
 QUICK := scripts/build "building the command litelease" build --profile quick -p litelease-cli --no-default-features
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo cluster-demo test test-begins test-rust test-integrations test-hosts test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
+.PHONY: help run demo cluster-demo setup test test-begins deny deny-if-installed test-rust test-integrations test-hosts test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -31,11 +34,29 @@ cluster-demo: ## leases on a cluster: three etcd members and three workers, and 
 	@scripts/build "building the command litelease" build -p litelease-cli
 	@scripts/cluster-demo
 
-test: test-begins lint test-rust test-integrations smoke-ext test-python first-minute ## set up and run all checks and tests
+setup: ## install and fetch what the tests use (as root with apt-get; otherwise says what is missing)
+	@scripts/setup $(TEST_TOOLS)
+	@scripts/setup-node
+	@scripts/setup-browser
+	@scripts/setup-schemathesis
+	@scripts/setup-jwt
+	@scripts/setup-python
+
+test: test-begins lint deny-if-installed test-rust test-integrations smoke-ext test-python first-minute ## set up and run all checks and tests
 
 test-begins:
 	@echo "make test: lints and documentation, the Rust tests, other SQLite crates, the extension, the Python package, a newcomer's first minute."
 	@echo "It takes about ten minutes on two cores; the first time another ten, to build and to fetch what the tests use."
+	@scripts/setup $(TEST_TOOLS)
+
+deny: ## check licences, sources and duplicates of what the published crates link (cargo-deny from crates.io)
+	@echo "==> checking licences, sources and duplicate crates"
+	@cargo deny --locked --log-level error check --hide-inclusion-graph bans licenses sources
+
+# It takes minutes to build cargo-deny, so the tests do not install it.
+deny-if-installed:
+	@if cargo deny --version >/dev/null 2>&1; then $(MAKE) --no-print-directory deny; \
+	else echo "==> skipped: licences and duplicate crates (cargo install --locked cargo-deny, then make deny)"; fi
 
 test-rust: ## the Rust part of the tests
 	@scripts/setup cc strace sqlite3 redis-server initdb pgbouncer etcd openssl faketime ip pgrep curl node ruby ruby-sqlite3
