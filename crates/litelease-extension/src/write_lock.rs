@@ -17,7 +17,7 @@ use std::{process, ptr, slice};
 use litelease_sys::write_lock::{Error, LockState, SlicedLock, Waiting, WriteLock};
 
 /// A write lock of the host's.
-pub struct CWriteLock {
+pub(crate) struct CWriteLock {
     lock: Mutex<SlicedLock>,
     /// The ticket of the present request, or 0. It is written under the lock above.
     ticket: AtomicU64,
@@ -33,7 +33,7 @@ const FORKED: c_int = 4;
 
 /// What a call tells besides its answer: a text in `text`, cut to `size` bytes, and a number.
 #[repr(C)]
-pub struct CNote {
+pub(crate) struct CNote {
     /// The number of the system's error, or 0. For a holder, its process.
     number: i64,
     /// How many bytes of text there are.
@@ -48,7 +48,7 @@ pub struct CNote {
 /// # Safety
 /// The pointers must be to as many bytes as the lengths say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_write_lock_new(
+pub(crate) unsafe extern "C" fn litelease_write_lock_new(
     path: *const c_uchar,
     path_length: usize,
     database: *const c_uchar,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn litelease_write_lock_new(
 /// # Safety
 /// `lock` must come from `litelease_write_lock_new` and not be freed yet; `note` must be valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_write_lock_wait(
+pub(crate) unsafe extern "C" fn litelease_write_lock_wait(
     lock: *const CWriteLock,
     ticket: u64,
     timeout_ms: u64,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn litelease_write_lock_wait(
 /// # Safety
 /// As for `litelease_write_lock_wait`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_write_lock_end(
+pub(crate) unsafe extern "C" fn litelease_write_lock_end(
     lock: *const CWriteLock,
     ticket: u64,
     _unused: *const c_uchar,
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn litelease_write_lock_end(
 /// # Safety
 /// As for `litelease_write_lock_new`; `note` must be valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_write_lock_holder(
+pub(crate) unsafe extern "C" fn litelease_write_lock_holder(
     path: *const c_uchar,
     path_length: usize,
     note: *mut CNote,
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn litelease_write_lock_holder(
 /// # Safety
 /// `lock` must be null, or come from `litelease_write_lock_new`, and not be used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_write_lock_free(lock: *mut CWriteLock) {
+pub(crate) unsafe extern "C" fn litelease_write_lock_free(lock: *mut CWriteLock) {
     // SAFETY: as promised.
     if let Some(inherited) = unsafe { lock.as_ref() }.map(CWriteLock::is_inherited)
         && !inherited

@@ -174,7 +174,7 @@ pub enum Error<E = Failure> {
 }
 
 /// The text of [`Error::LargestTokenNeeded`], in every language.
-pub const LARGEST_TOKEN_NEEDED: &str = "this system has no boot id, so every start of a process takes an epoch, and how \
+const LARGEST_TOKEN_NEEDED: &str = "this system has no boot id, so every start of a process takes an epoch, and how \
      many were taken since the backup is not known: pass the largest token that was seen anywhere, or 0 if none was \
      (restore-fence --above TOKEN on the command line, restore_fence_above(token) in Rust, restore_fence(above=token) in \
      Python, litelease_restore_fence(token) in SQL)";

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use litelease_client::Client;
 use serde_json::{Value, json};
 
-pub enum Reply {
+pub(crate) enum Reply {
     Json(u16, Value),
     /// A stream of events, which ends with the channel.
     Events(Receiver<String>),
@@ -20,14 +20,14 @@ pub enum Reply {
     HangUp,
 }
 
-pub struct Stub {
+pub(crate) struct Stub {
     url: String,
     /// The paths of all requests that were answered or are about to be.
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Stub {
-    pub fn new(answer: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(answer: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (stub, answer) = (Stub { url, requests: Arc::default() }, Arc::new(answer));
@@ -42,22 +42,22 @@ impl Stub {
         stub
     }
 
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::with_key(&self.url, "litelease-stub").unwrap()
     }
 
     /// Returns how many requests for this path have come.
-    pub fn count(&self, path: &str) -> usize {
+    pub(crate) fn count(&self, path: &str) -> usize {
         self.requests.lock().unwrap().iter().filter(|of| of.starts_with(path)).count()
     }
 }
 
 /// Grants what is asked for, and renews and releases it.
-pub fn grant(path: &str, body: &Value) -> Reply {
+pub(crate) fn grant(path: &str, body: &Value) -> Reply {
     let secret = body["grant"].as_str().or(body["name"].as_str()).unwrap_or_default();
     Reply::Json(
         200,
@@ -72,7 +72,7 @@ pub fn grant(path: &str, body: &Value) -> Reply {
 }
 
 /// Refuses a request, because of a newer token or of the lease of an owner.
-pub fn refusal(reason: &str, by: Option<i64>, owner: Option<&str>) -> Value {
+pub(crate) fn refusal(reason: &str, by: Option<i64>, owner: Option<&str>) -> Value {
     let current = owner.map(|owner| {
         json!({ "name": "n", "owner": owner, "token": 1, "expires_in": 60, "expires_at_unix": 60 })
     });
@@ -126,7 +126,7 @@ fn serve(
 }
 
 #[track_caller]
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < Duration::from_secs(60), "never: {what}");

@@ -54,13 +54,13 @@ const SESSION: &CStr = c"litelease.session";
 /// The functions of CPython that [`litelease_python_init`] wants the addresses of: their names,
 /// separated by spaces.
 #[unsafe(no_mangle)]
-pub extern "C" fn litelease_python_needs() -> *const c_char {
+pub(crate) extern "C" fn litelease_python_needs() -> *const c_char {
     NAMES.as_ptr()
 }
 
 /// The version of the library, as a C string.
 #[unsafe(no_mangle)]
-pub extern "C" fn litelease_version() -> *const c_char {
+pub(crate) extern "C" fn litelease_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
@@ -72,7 +72,7 @@ pub extern "C" fn litelease_version() -> *const c_char {
 /// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list`, `TypeError`, `ResourceWarning` and
 /// `LiteleaseError`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_python_init(
+pub(crate) unsafe extern "C" fn litelease_python_init(
     addresses: *const *const c_void,
     classes: Raw,
     fail: Raw,
