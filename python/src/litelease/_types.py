@@ -121,6 +121,10 @@ class Reader:
     expires_at_ms: int
 
 
+# The expiry of a slot that its borrower keeps.
+KEPT = 2**63 - 1
+
+
 @dataclass(frozen=True)
 class Slot:
     """A slot of a pool that is lent out: its position, the fencing token, when it is free again, and a note."""
@@ -133,7 +137,7 @@ class Slot:
     @property
     def is_kept(self) -> bool:
         """Whether it never expires, because the borrower keeps it."""
-        return self.expires_at_ms == 2**63 - 1
+        return self.expires_at_ms == KEPT
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use litelease_store::sql::{Answer, Argument, Arguments, Function, Kind, NAME, TTL, Writes};
 use litelease_store::{
-    Caller, Connection, Error, Failure, Library, Store, code, sqlite3_context, sqlite3_value,
+    Argument, Arguments, Caller, Connection, Error, Failure, Kind, Library, NAME, OwnedValue,
+    Store, TTL, Verb, code, sqlite3_context, sqlite3_value,
 };
 use litelease_sys::{at_exit, pin_library};
 
@@ -30,28 +30,10 @@ use crate::{Held, HoldError, HolderKind, Identity, Window, Wish};
 const WAIT: Argument = Argument { name: "wait_ms", kind: Kind::Integer, null: Some("for no wait") };
 
 /// The functions.
-const HOLDS: &[Function] = &[
-    Function {
-        name: "litelease_hold",
-        arguments: &[NAME, TTL, WAIT],
-        required: 2,
-        kind: Writes::Yes,
-        run: hold_in_sql,
-    },
-    Function {
-        name: "litelease_held",
-        arguments: &[NAME],
-        required: 1,
-        kind: Writes::Yes,
-        run: held,
-    },
-    Function {
-        name: "litelease_unhold",
-        arguments: &[NAME],
-        required: 1,
-        kind: Writes::Yes,
-        run: unhold,
-    },
+const HOLDS: &[Verb] = &[
+    Verb::in_sql("hold", &[NAME, TTL, WAIT], 2, hold_in_sql),
+    Verb::in_sql("held", &[NAME], 1, held),
+    Verb::in_sql("unhold", &[NAME], 1, unhold),
 ];
 
 /// How long the end of a connection or of a process may be held up to release what it holds.
@@ -105,7 +87,7 @@ pub(crate) fn lock_known() -> MutexGuard<'static, BTreeMap<usize, Known>> {
 }
 
 /// Holds a name for the connection of `store`. Answers its token, or NULL if another owner has it.
-fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
     let (name, caller) = (given.text(0), store.connection());
     let ms =
         |at| Duration::from_millis(u64::try_from(given.optional(at).unwrap_or(0)).unwrap_or(0));
@@ -115,7 +97,7 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
         return Err(refusal("wait_ms must not be negative"));
     }
     if let Some(token) = own_hold(caller, name)? {
-        return Ok(Answer::Integer(token));
+        return Ok(OwnedValue::Integer(token));
     }
     if Window::new(ttl).is_none() {
         let ttl_ms = given.integer(1);
@@ -140,13 +122,13 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
             if let Some(known) = lock_known().get_mut(&address(caller)) {
                 known.holds.push(held);
             }
-            Ok(Answer::Integer(token))
+            Ok(OwnedValue::Integer(token))
         }
         Ok(held) => {
             drop(held);
-            go_on().map_err(as_error).and(Ok(Answer::Null))
+            go_on().map_err(as_error).and(Ok(OwnedValue::Null))
         }
-        Err(HoldError::Busy(_)) => Ok(Answer::Null),
+        Err(HoldError::Busy(_)) => Ok(OwnedValue::Null),
         Err(HoldError::Lease(error)) => Err(as_error(error)),
         Err(error) => Err(refusal(error)),
     }
@@ -154,7 +136,7 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
 
 /// Answers the token of a name that a connection of this process to the same file holds. Fails if
 /// the hold is lost, and if there is none.
-fn held(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+fn held(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
     let (name, known) = (given.text(0), lock_known());
     let file = known.get(&address(store.connection())).map(|known| known.file);
     let holds = known.values().filter(|known| Some(known.file) == file);
@@ -163,7 +145,7 @@ fn held(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let mut lost = None;
     holds
         .find_map(|held| match held.check() {
-            Ok(()) => Some(Ok(Answer::Integer(held.token()))),
+            Ok(()) => Some(Ok(OwnedValue::Integer(held.token()))),
             Err(error) => {
                 lost = Some(error);
                 None
@@ -176,7 +158,7 @@ fn held(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
 }
 
 /// Ends the hold of this connection on a name. Answers whether it was held.
-fn unhold(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+fn unhold(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
     let (name, caller) = (given.text(0), store.connection());
     let taken = {
         let mut known = lock_known();
@@ -185,7 +167,7 @@ fn unhold(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
             Some(known.holds.swap_remove(at))
         })
     };
-    let Some(held) = taken else { return Ok(Answer::Integer(0)) };
+    let Some(held) = taken else { return Ok(OwnedValue::Integer(0)) };
     // A transaction of the caller's keeps the keeper out: it releases the name after the COMMIT.
     let patience = match store.is_in_transaction() {
         true => Duration::ZERO,
@@ -196,7 +178,7 @@ fn unhold(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
         // The keeper goes on trying.
         Err(lost) => lost.reason.may_pass(),
     };
-    Ok(Answer::Integer(i64::from(was_held)))
+    Ok(OwnedValue::Integer(i64::from(was_held)))
 }
 
 /// Fails if the caller was interrupted: then SQLite stops each statement of its connection until
