@@ -324,7 +324,7 @@ impl Context {
     pub(super) fn value_at(&self, given: &Object, at: usize) -> Result<OwnedValue> {
         let given = given.item(at)?;
         self.names.to_value(&given)?.ok_or_else(|| {
-            let text = "a checkpoint or a value is None, an int, a float, a str or bytes";
+            let text = "value must be None, an int, a float, a str or bytes";
             self.names.type_error(&format!("{text}, got {}", given.shown()))
         })
     }
