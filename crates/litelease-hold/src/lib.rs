@@ -64,7 +64,7 @@ pub use lost::{LossSignal, Lost};
 pub use notify::Notifier;
 pub use place::{Acquired, Attach, Attached, Claimed, Granted, Home, Place, Wish, acquire};
 pub use process::ProcessGroup;
-pub use process_keeper::{NoKeeper, ProcessKeeper};
+pub use process_keeper::{NoKeeper, ProcessKeeper, this_process};
 pub use rows::{Current, Due, Notice, Rows};
 pub use wait::{DeathCheck, Waiter, nap};
 pub use worker::{Deliveries, Delivery, Received, Settled, Work, WorkOptions, WorkerCounts, cut};

@@ -36,11 +36,11 @@ pub struct Verb {
     pub name: &'static str,
     /// Its arguments, in their order.
     pub arguments: &'static [Argument],
-    /// How many of them must be given.
+    /// The number of arguments that must be given.
     pub required: usize,
     /// Its effect on the database.
     pub effect: Effect,
-    /// What answers it.
+    /// The functions that answer it, or its listing.
     pub answer: Answering,
 }
 
@@ -57,7 +57,7 @@ pub enum Effect {
     Frees,
 }
 
-/// What answers a verb, by who can call it.
+/// The functions that answer a verb, by the callers it has.
 pub enum Answering {
     /// SQL and bindings.
     Both(VerbRun<OwnedValue>, VerbRun<Answer>),

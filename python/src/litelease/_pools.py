@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ._session import Handle
 from ._time import Seconds, in_ms, in_seconds
-from ._types import KEPT, Borrowed, Slot
+from ._types import Borrowed, Slot
 from ._wait import file_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Pools(Handle):
     def slot(self, id: str, lease: str) -> Slot | None:
         """Returns the slot of a lease, also after its expiry. Returns None once it was returned or lent again."""
         found = self._row("slot", id, lease)
-        return _listed(*found) if found else None
+        return Slot.listed(*found) if found else None
 
     def return_slot(self, id: str, lease: str, *, now_ms: int | None = None) -> bool:
         """Returns a slot to its pool. The answer is whether the borrower still had it; returning twice is harmless."""
@@ -83,14 +83,9 @@ class Pools(Handle):
 
     def slots(self, id: str, *, now_ms: int | None = None) -> list[Slot]:
         """Lists the slots that are lent out, by position."""
-        return [_listed(*row[:3], row[4]) for row in self._rows("slots", id, now_ms)]
+        return [Slot.listed(*row[:3], row[4]) for row in self._rows("slots", id, now_ms)]
 
     def delete(self, id: str) -> bool:
         """Deletes a pool and ends its leases. Returns whether there was such a pool. Its tokens are
         never given again."""
         return bool(self._row("pool_delete", id)[0])
-
-
-def _listed(position: int, token: int, expires_at_ms: int | None, note: str | None = None) -> Slot:
-    """A slot as listings have it: without an expiry if it is kept."""
-    return Slot(position, token, KEPT if expires_at_ms is None else expires_at_ms, note)

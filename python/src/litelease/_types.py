@@ -121,10 +121,6 @@ class Reader:
     expires_at_ms: int
 
 
-# The expiry of a slot that its borrower keeps.
-KEPT = 2**63 - 1
-
-
 @dataclass(frozen=True)
 class Slot:
     """A slot of a pool that is lent out: its position, the fencing token, when it is free again, and a note."""
@@ -137,7 +133,11 @@ class Slot:
     @property
     def is_kept(self) -> bool:
         """Whether it never expires, because the borrower keeps it."""
-        return self.expires_at_ms == KEPT
+        return self.expires_at_ms == 2**63 - 1
+
+    @staticmethod
+    def listed(position: int, token: int, expires_at_ms: int | None, note: str | None = None) -> Slot:
+        return Slot(position, token, 2**63 - 1 if expires_at_ms is None else expires_at_ms, note)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::python::this_process;
+
 /// A `PyObject*`.
 pub(crate) type Raw = *mut c_void;
 
@@ -301,18 +303,18 @@ pub(crate) fn in_capsule<T: InCapsule>(capsule: &Object) -> Result<Arc<T>> {
 
 /// A value that a forked process leaves alone: its locks may be taken for ever.
 pub(crate) struct OfProcess<T> {
-    process: u32,
+    process: u64,
     value: ManuallyDrop<T>,
 }
 
 impl<T> OfProcess<T> {
     pub(crate) fn new(value: T) -> Self {
-        OfProcess { process: std::process::id(), value: ManuallyDrop::new(value) }
+        OfProcess { process: this_process(), value: ManuallyDrop::new(value) }
     }
 
     /// Returns the value, or none in a forked process.
     pub(crate) fn get(&self) -> Option<&T> {
-        (self.process == std::process::id()).then_some(&*self.value)
+        (self.process == this_process()).then_some(&*self.value)
     }
 }
 

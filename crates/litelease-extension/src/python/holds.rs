@@ -17,7 +17,7 @@ use litelease_hold::file::{
 };
 use litelease_hold::{
     Clock, Held, Hold, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, Settled,
-    SystemClock, Wish, abandon,
+    SystemClock, Wish, abandon, this_process,
 };
 use litelease_store::{Error, Failure, OwnedValue, code};
 
@@ -52,7 +52,7 @@ pub(super) struct PythonHeld {
     /// Dropping it is a mistake that is warned of.
     is_warned_of: bool,
     /// The process that holds it. Asked first: in a forked one the locks may be taken for ever.
-    process: u32,
+    process: u64,
     lost: LossSignal,
     state: Mutex<State>,
 }
@@ -287,36 +287,47 @@ pub(super) fn run<T>(
 ) -> Result<Waited<T>> {
     let_children_hold();
     stay_loaded(file);
-    let gil = Gil::default();
-    let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
+    let was_stopped = Cell::new(false);
     let is_stopped = || match context.names.is_none(stop) {
         true => Ok(false),
         false => stop.call(vec![])?.is_true(),
     };
-    let go_on = || {
-        if was_stopped.get() || has_raised.get() {
-            return Err(interrupted());
-        }
-        gil.taken(|| match check_signals().and_then(|()| is_stopped()) {
-            Ok(is_stopped) => was_stopped.set(is_stopped),
-            Err(Raised) => has_raised.set(true),
-        });
-        match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
-            true => Err(interrupted()),
-            false => Ok(()),
-        }
-    };
-    let aside = Aside { file, patience: PATIENCE, go_on: &go_on };
-    let answer = gil.released(|| ask(&aside));
-    match has_raised.get() {
+    let check = || is_stopped().map(|is_stopped| was_stopped.set(is_stopped));
+    let (answer, handled) = interruptible(context, check, |goes_on| {
+        let go_on = || match !was_stopped.get() && goes_on() && !was_stopped.get() {
+            true => Ok(()),
+            false => Err(interrupted()),
+        };
+        ask(&Aside { file, patience: PATIENCE, go_on: &go_on })
+    });
+    match handled {
         // The handler's exception is still set. What was granted is given back.
-        true => {
+        Err(Raised) => {
             let exception = api::take_exception()?;
             drop(answer);
             Err(api::set_exception(exception))
         }
-        false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
+        Ok(()) => Ok(Waited { answer, was_stopped: was_stopped.get() }),
     }
+}
+
+/// Does `work` without the GIL. Whenever `work` asks whether to go on, Python handles the signals
+/// that have come, and `check` is done, both with the GIL. It is to stop once either has raised, or
+/// the interpreter ends. Returns the answer, and whether an exception is set now.
+fn interruptible<T>(
+    context: &Context,
+    check: impl Fn() -> Result<()>,
+    work: impl FnOnce(&dyn Fn() -> bool) -> T,
+) -> (T, Result<()>) {
+    let (gil, has_raised) = (Gil::default(), Cell::new(false));
+    let goes_on = || {
+        if !has_raised.get() {
+            gil.taken(|| has_raised.set(check_signals().and_then(|()| check()).is_err()));
+        }
+        !has_raised.get() && !context.calls.are_ending()
+    };
+    let answer = gil.released(|| work(&goes_on));
+    (answer, if has_raised.get() { Err(Raised) } else { Ok(()) })
 }
 
 impl Context {
@@ -388,7 +399,7 @@ impl PythonHeld {
 
     /// Returns why it is over, if it is: the kind and the text.
     pub(super) fn over(&self) -> Option<(&'static str, String)> {
-        if self.process != std::process::id() {
+        if self.process != this_process() {
             return Some(of_loss(&Loss::Forked));
         }
         match self.settled.get() {
@@ -413,7 +424,7 @@ impl PythonHeld {
     ) -> Arc<Self> {
         let (lost, settled) = (held.lost(), OnceLock::new());
         let state = Mutex::new(State::Held(Box::new(held), session));
-        Arc::new(PythonHeld { settled, is_warned_of, process: std::process::id(), lost, state })
+        Arc::new(PythonHeld { settled, is_warned_of, process: this_process(), lost, state })
     }
 
     /// Notes how the work on an item has ended. Nothing is extended any more.
@@ -433,7 +444,7 @@ impl PythonHeld {
 impl PythonHeld {
     /// Returns the hold of a grant on a server, unless it has ended.
     pub(super) fn server_hold(&self) -> Option<Arc<Hold>> {
-        if self.process != std::process::id() {
+        if self.process != this_process() {
             return None;
         }
         match &*self.state() {
@@ -447,7 +458,7 @@ impl PythonHeld {
 pub(super) fn of_server(hold: Arc<Hold>) -> Result<Object> {
     let lost = of_hold(&hold);
     let state = Mutex::new(State::OnServer(hold));
-    let (settled, process) = (OnceLock::new(), std::process::id());
+    let (settled, process) = (OnceLock::new(), this_process());
     api::capsule_of(Arc::new(PythonHeld { settled, is_warned_of: false, process, lost, state }))
 }
 
@@ -467,7 +478,7 @@ impl api::InCapsule for PythonHeld {
 
 impl Ending for PythonHeld {
     fn end(&self, kind: &'static str, text: &str) -> Option<Held> {
-        if self.process != std::process::id() || self.settled.get().is_some() {
+        if self.process != this_process() || self.settled.get().is_some() {
             return None;
         }
         let mut state = self.state();
@@ -495,7 +506,7 @@ impl Ending for PythonHeld {
 impl Drop for PythonHeld {
     fn drop(&mut self) {
         // A forked process leaves it alone: its locks may be taken for ever.
-        if self.process != std::process::id() {
+        if self.process != this_process() {
             let state = std::mem::replace(&mut self.state, Mutex::new(State::Moving(None)));
             std::mem::forget(state);
         }
@@ -686,7 +697,7 @@ pub(crate) unsafe extern "C" fn state(shared: Raw, arguments: Raw) -> Raw {
 
 pub(crate) unsafe extern "C" fn progress(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| {
-        if held.process == std::process::id()
+        if held.process == this_process()
             && let State::Held(held, _) = &*held.state()
         {
             let _ = held.progress();
@@ -701,15 +712,9 @@ pub(crate) unsafe extern "C" fn release(shared: Raw, arguments: Raw) -> Raw {
     with_held(shared, arguments, |context, held, _| {
         let _counted = context.begin()?;
         let Some(held) = held.end("Released", RELEASED) else { return integer(0) };
-        let (gil, raised) = (Gil::default(), Cell::new(false));
-        let goes_on = || {
-            gil.taken(|| raised.set(raised.get() || check_signals().is_err()));
-            !raised.get() && !context.calls.are_ending()
-        };
-        let answer = gil.released(|| held.release_while(RELEASE, goes_on));
-        if raised.get() {
-            return Err(Raised);
-        }
+        let (answer, handled) =
+            interruptible(context, || Ok(()), |goes_on| held.release_while(RELEASE, goes_on));
+        handled?;
         match answer {
             Err(lost) if lost.reason.may_pass() => over(context, Some(of_loss(&lost.reason))),
             // A lease that was lost is left alone.
@@ -732,19 +737,24 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
         else {
             return over(context, Some(handed_over()));
         };
-        let mut answer = None;
-        without_gil(|| answer = Some(moving.hand_over::<FileError>(ttl)));
+        let (answer, handled) = interruptible(
+            context,
+            || Ok(()),
+            |goes_on| moving.hand_over_while::<FileError>(ttl, goes_on),
+        );
         match answer {
-            Some(Ok(lease)) => {
+            Ok(lease) => {
                 let (kind, text) = handed_over();
                 *held.state() = State::Ended { kind, text };
+                handled?;
                 lease_tuple(&lease)
             }
-            Some(Err((back, error))) => {
+            Err((back, error)) => {
                 if let Some(back) = held.take_back(back) {
                     // It was to end meanwhile. If the file is locked, the keeper releases it.
                     without_gil(|| drop(back));
                 }
+                handled?;
                 let reason = match error {
                     HoldError::NotRequested => ("NotRequested", String::new()),
                     HoldError::Lost(lost) => of_loss(&lost.reason),
@@ -752,7 +762,6 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
                 };
                 over(context, Some(reason))
             }
-            None => Err(Raised),
         }
     })
 }
@@ -775,7 +784,7 @@ pub(crate) unsafe extern "C" fn requested(shared: Raw, arguments: Raw) -> Raw {
 struct PythonEvent {
     held: Weak<PythonHeld>,
     lost: LossSignal,
-    process: u32,
+    process: u64,
 }
 
 impl api::InCapsule for PythonEvent {
@@ -784,7 +793,7 @@ impl api::InCapsule for PythonEvent {
 
 impl PythonEvent {
     fn over(&self) -> Option<(&'static str, String)> {
-        if self.process != std::process::id() {
+        if self.process != this_process() {
             return Some(of_loss(&Loss::Forked));
         }
         match self.held.upgrade() {

@@ -32,7 +32,7 @@ use std::ptr;
 use std::time::Duration;
 
 #[cfg(unix)]
-use litelease_hold::{HolderKind, Identity, Window};
+use litelease_hold::{HolderKind, Identity, Window, this_process};
 
 use crate::python::api::{Method, NAMES, Object, Raised, Raw, Result, VARARGS, py, string};
 use crate::python::session::{Call, Failed, Session};
@@ -360,6 +360,12 @@ fn window_of(ttl: f64) -> Option<[f64; 3]> {
     let window = Window::new(Duration::try_from_secs_f64(ttl).ok()?)?;
     let parts = [window.end(Duration::ZERO), window.interval(None), window.pause()];
     Some(parts.map(|part| part.as_secs_f64()))
+}
+
+/// Without forks the id is enough.
+#[cfg(not(unix))]
+fn this_process() -> u64 {
+    u64::from(std::process::id())
 }
 
 #[cfg(not(unix))]

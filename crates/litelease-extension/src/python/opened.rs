@@ -19,8 +19,8 @@ use crate::{libraries, load};
 const OPENED: &CStr = c"litelease.opened";
 
 thread_local! {
-    /// The connection that this thread is opening for us: null until SQLite tells.
-    static OPENING: Cell<Option<*mut sqlite3>> = const { Cell::new(None) };
+    /// The connections that this thread opens for us: their number so far, and the last.
+    static OPENING: Cell<Option<(usize, *mut sqlite3)>> = const { Cell::new(None) };
 }
 
 /// A connection of Python's, by its pointer.
@@ -46,9 +46,10 @@ pub(crate) unsafe extern "C" fn opened(shared: Raw, arguments: Raw) -> Raw {
             .find(|(_, api)| found().is_some_and(|found| ptr::eq(found, *api)))
             .map(|(table, _)| table)
             .filter(|table| table.at_each_open(entry));
-        OPENING.set(Some(ptr::null_mut()));
+        OPENING.set(Some((0, ptr::null_mut())));
         let answer = open.call(vec![]);
-        let db = OPENING.take().filter(|db| !db.is_null());
+        // If an audit hook has opened another one meanwhile, which is which is not known.
+        let db = OPENING.take().filter(|(count, _)| *count == 1).map(|(_, db)| db);
         drop(answer?);
         let Some((db, table)) = db.zip(table) else { return context.names.none() };
         let opened = Box::into_raw(Box::new(Opened(db, table)));
@@ -80,7 +81,10 @@ unsafe extern "C" fn entry(
     _error: *mut *mut c_char,
     _table: *const Routines,
 ) -> c_int {
-    let _ = OPENING.try_with(|opening| opening.set(opening.get().map(|_| db)));
+    let told = |opening: &Cell<Option<(usize, _)>>| {
+        opening.set(opening.get().map(|(count, _)| (count + 1, db)));
+    };
+    let _ = OPENING.try_with(told);
     code::OK
 }
 

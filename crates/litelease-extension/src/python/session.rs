@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
-use std::process;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,6 +14,7 @@ use crate::python::api::{
 };
 use crate::python::host::{PythonHost, SharedHost};
 use crate::python::opened::{Opened, OwnStore};
+use crate::python::this_process;
 use crate::python::turn::{Calls, NoTurn, Turn};
 use crate::python::values::Names;
 use crate::python::waiting::Notifier;
@@ -24,7 +24,7 @@ use crate::python::waiting::Notifier;
 pub(crate) struct Session {
     names: &'static Names,
     calls: &'static Calls,
-    pid: u32,
+    process: u64,
     turn: Turn,
     host: Rc<PythonHost>,
     /// The connection itself, if the library has seen it being opened. It needs no host.
@@ -108,7 +108,7 @@ impl Session {
             opened,
             names,
             calls,
-            pid: process::id(),
+            process: this_process(),
             turn: Turn::default(),
             host: Rc::new(PythonHost::new(names)),
             store: RefCell::new(None),
@@ -134,7 +134,7 @@ impl Session {
         call: &Call<'_>,
     ) -> std::result::Result<(std::result::Result<Object, Failed>, Vec<(String, Object)>), Failed>
     {
-        if self.pid != process::id() {
+        if self.process != this_process() {
             return Err(Failed::Kind("LiteleaseError", FORKED.into()));
         }
         let values = match call.verb {

@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::sync::{Arc, Weak};
 
-use litelease_hold::file::{FileError, ShardEvent, Shards, ShardsOptions};
+use litelease_hold::file::{Aside, FileError, ShardEvent, Shards, ShardsOptions};
 use litelease_hold::{Held, HoldError, Loss, Lost};
 
 use crate::python::api::{
@@ -159,18 +159,17 @@ pub(crate) unsafe extern "C" fn check(shared: Raw, arguments: Raw) -> Raw {
 pub(crate) unsafe extern "C" fn checkpoint(shared: Raw, arguments: Raw) -> Raw {
     with_shards(shared, arguments, |context, shards, given| {
         let (shard, value) = (shard_at(given)?, context.value_at(given, 2)?);
-        let mut stored = Ok(());
-        without_gil(|| stored = shards.checkpoint(shard, value.value()));
+        let stored =
+            asked(context, shards, |caller| shards.checkpoint(caller, shard, value.value()))?;
         Ok(stored.and(Ok(context.names.none()?)))
     })
 }
 
 /// Answers whether another member had requested the shard.
 pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
-    with_shards(shared, arguments, |_, shards, given| {
-        let (shard, mut handed) = (shard_at(given)?, Ok(false));
-        without_gil(|| handed = shards.hand_over(shard));
-        Ok(match handed {
+    with_shards(shared, arguments, |context, shards, given| {
+        let shard = shard_at(given)?;
+        Ok(match asked(context, shards, |caller| shards.hand_over(caller, shard))? {
             Ok(handed) => Ok(integer(i64::from(handed))?),
             Err(error) => Err(error),
         })
@@ -180,16 +179,24 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
 /// Gives a shard up.
 pub(crate) unsafe extern "C" fn release(shared: Raw, arguments: Raw) -> Raw {
     with_shards(shared, arguments, |context, shards, given| {
-        let (shard, mut released) = (shard_at(given)?, Ok(()));
-        without_gil(|| released = shards.release(shard));
+        let shard = shard_at(given)?;
+        let released = asked(context, shards, |caller| shards.release(caller, shard))?;
         Ok(released.map_err(HoldError::Lost).and(Ok(context.names.none()?)))
     })
 }
 
 pub(crate) unsafe extern "C" fn leave(shared: Raw, arguments: Raw) -> Raw {
     with_shards(shared, arguments, |context, shards, _| {
-        let mut left = Ok(());
-        without_gil(|| left = shards.leave());
+        let left = asked(context, shards, |caller| shards.leave(caller))?;
         Ok(left.map_err(HoldError::Lost).and(Ok(context.names.none()?)))
     })
+}
+
+/// Does `work` for a member, and lets Python handle signals meanwhile.
+fn asked<T>(
+    context: &'static Context,
+    shards: &Shards,
+    work: impl FnOnce(&Aside<'_>) -> T,
+) -> Result<T> {
+    Ok(run(context, shards.file(), &context.names.none()?, work)?.answer)
 }

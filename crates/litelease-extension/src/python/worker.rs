@@ -11,7 +11,7 @@ use std::time::Duration;
 use litelease_hold::file::{
     DatabaseFile, FileConnection, FileDeliveries, FileError, FileQueue, Own, OwnConnection,
 };
-use litelease_hold::{HoldError, Settled, Work, WorkOptions};
+use litelease_hold::{HoldError, Settled, Work, WorkOptions, this_process};
 use litelease_store::{Delivered, OwnedValue};
 
 use crate::python::api::{Object, Raised, Raw, Result, in_capsule, integer, py, string, tuple};
@@ -35,7 +35,7 @@ const FORKED: &str =
 
 /// A worker, as long as its loop runs.
 struct Worker {
-    process: u32,
+    process: u64,
     work: Work,
     file: DatabaseFile,
     own: OwnConnection<FileConnection>,
@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C" fn work(shared: Raw, arguments: Raw) -> Raw {
             Err(error) => return raise(context, failed(HoldError::Lease(error))),
         };
         let worker = Box::into_raw(Box::new(Worker {
-            process: std::process::id(),
+            process: this_process(),
             work,
             file,
             own,
@@ -128,7 +128,7 @@ unsafe extern "C" fn free(capsule: Raw) {
     unsafe {
         let worker = (py().PyCapsule_GetPointer)(capsule, WORKER.as_ptr()).cast::<Worker>();
         // A forked process leaves it alone: its locks may be taken for ever.
-        if worker.is_null() || (*worker).process != std::process::id() {
+        if worker.is_null() || (*worker).process != this_process() {
             return;
         }
         let worker = Box::from_raw(worker);
@@ -223,7 +223,7 @@ fn with_worker(
             worker.cast::<Worker>().as_ref().ok_or(Raised)?
         };
         let refuse = |text: &str| raise(context, Failed::Kind("LiteleaseError", text.into()));
-        if worker.process != std::process::id() {
+        if worker.process != this_process() {
             return refuse(FORKED);
         }
         if worker.is_in_call.replace(true) {

@@ -10,7 +10,6 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
@@ -25,7 +24,7 @@ use litelease_sys::{at_exit, pin_library};
 
 use super::fork::{had_open_connection, let_children_hold};
 use super::{Aside, DatabaseFile, FILES, FileError, More};
-use crate::{Held, HoldError, HolderKind, Identity, Window, Wish};
+use crate::{Held, HoldError, HolderKind, Identity, Window, Wish, this_process};
 
 const WAIT: Argument = Argument { name: "wait_ms", kind: Kind::Integer, null: Some("for no wait") };
 
@@ -45,7 +44,7 @@ const LOCKING: [&str; 4] = ["unix", "unix-dotfile", "win32", "win32-longpath"];
 /// A connection that has the functions, and what it holds.
 pub(crate) struct Known {
     /// The process that has opened it.
-    process: u32,
+    process: u64,
     /// The address of the functions of its library.
     api: usize,
     /// Its main database file, as device and number.
@@ -76,7 +75,7 @@ pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> 
     let data: (*mut c_void, _) = (connection.as_raw().0.cast(), Some(closed as _));
     // SAFETY: the function ignores its data, and `closed` takes it for an address only.
     unsafe { connection.register(&name, 0, Caller::Statement, nothing, Some(data)) }?;
-    let (process, api) = (process::id(), ptr::from_ref(api) as usize);
+    let (process, api) = (this_process(), ptr::from_ref(api) as usize);
     lock_known().insert(address, Known { process, api, file, holds: Vec::new() });
     Ok(())
 }
@@ -236,7 +235,7 @@ fn own_hold(caller: Connection, name: &str) -> Result<Option<i64>, Error> {
             return Err(refusal(text));
         };
         let (process, api, file) = (*process, *api, *file);
-        if process != process::id() {
+        if process != this_process() {
             let text = "was called on a connection that was opened before a fork: open a new one";
             return Err(refusal(text));
         }
@@ -295,7 +294,7 @@ extern "C" fn release_all() {
                 Err(TryLockError::WouldBlock) => return,
             }
         };
-        let is_own = |known: &&mut Known| known.process == process::id();
+        let is_own = |known: &&mut Known| known.process == this_process();
         let holds: Vec<Held> =
             list.values_mut().filter(is_own).flat_map(|known| known.holds.drain(..)).collect();
         drop(list);
@@ -328,7 +327,7 @@ unsafe extern "C" fn closed(connection: *mut c_void) {
         drop(list);
         // Those of a parent are the parent's to release.
         match known {
-            Some(known) if known.process != process::id() => std::mem::forget(known),
+            Some(known) if known.process != this_process() => std::mem::forget(known),
             Some(known) => {
                 release_until(known.holds, Instant::now() + AT_END);
                 // Its host may have closed its last connection, and expects the file to be closed.

@@ -87,7 +87,7 @@ struct Table {
     error: *mut c_char,
     verb: &'static Verb,
     listing: &'static Listing,
-    /// How many columns come before the hidden ones, which are its arguments.
+    /// The number of columns before the hidden ones, which are its arguments.
     visible: usize,
     shared: Rc<Shared>,
 }
@@ -222,7 +222,7 @@ unsafe extern "C" fn connect<L: Library>(
     code::OK
 }
 
-/// The columns, and then the arguments as hidden ones.
+/// Declares the columns, and then the arguments as hidden ones.
 fn definition(verb: &Verb, listing: &Listing) -> String {
     let hidden = verb.arguments.iter().map(|argument| {
         let kind = if argument.kind == Kind::Text { "TEXT" } else { "INTEGER" };
@@ -378,7 +378,7 @@ unsafe extern "C" fn filter<L: Library>(
     unsafe { attempt(api, cursor, |cursor| cursor.start(given?, range)) }
 }
 
-/// How the table is called, as an example.
+/// Shows a call of the table.
 fn usage(verb: &Verb) -> String {
     let (must, may) = verb.arguments.split_at(verb.required);
     let may = may.iter().map(|argument| format!("[, {}]", argument.name)).collect::<String>();

@@ -17,7 +17,7 @@ pub(super) trait Form: Sized {
     type Draft;
 
     /// Forms an answer that is complete.
-    fn of(answer: impl Plain) -> Self;
+    fn plain(answer: impl Plain) -> Self;
 
     /// Begins to form an answer that may be a rejection.
     fn draft(ruling: impl Ruling) -> Self::Draft;
@@ -44,7 +44,7 @@ type Rejection = (Reason, Option<Lease>);
 impl Form for OwnedValue {
     type Draft = OwnedValue;
 
-    fn of(answer: impl Plain) -> Self {
+    fn plain(answer: impl Plain) -> Self {
         answer.value()
     }
 
@@ -60,7 +60,7 @@ impl Form for OwnedValue {
 impl Form for Answer {
     type Draft = Result<Vec<OwnedValue>, Rejection>;
 
-    fn of(answer: impl Plain) -> Self {
+    fn plain(answer: impl Plain) -> Self {
         answer.rows()
     }
 

@@ -7,11 +7,11 @@ use crate::{Error, Guard, GuardInfo, OwnedValue, Store};
 pub(super) fn guard<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let guard = given.optional_text(2).map_or_else(Guard::by_connection, Guard::by_column);
     let guard = if given.integer(3) == 1 { guard.strict() } else { guard };
-    store.guard(given.text(0), given.text(1), &guard).map(F::of)
+    store.guard(given.text(0), given.text(1), &guard).map(F::plain)
 }
 
 pub(super) fn unguard<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.unguard(given.text(0), given.optional_text(1)).map(F::of)
+    store.unguard(given.text(0), given.optional_text(1)).map(F::plain)
 }
 
 /// Every guard.
@@ -39,17 +39,17 @@ fn guard_row(guard: GuardInfo) -> Vec<OwnedValue> {
 pub(super) fn present<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let name = given.text(0);
     Ok(match given.optional(1) {
-        Some(token) => F::of(store.present(name, token)?),
+        Some(token) => F::plain(store.present(name, token)?),
         None => {
             store.withdraw(name)?;
-            F::of(None::<i64>)
+            F::plain(None::<i64>)
         }
     })
 }
 
 pub(super) fn checkpoint<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let (name, token) = (given.text(0), given.integer(1));
-    store.checkpoint(name, token, given.any(2), given.when(3)).map(F::of)
+    store.checkpoint(name, token, given.any(2), given.when(3)).map(F::plain)
 }
 
 /// The latest checkpoint of the name that is given, if there is one.
@@ -65,5 +65,5 @@ pub(super) const CHECKPOINT: Listing = Listing {
 };
 
 pub(super) fn admit<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.admit(given.text(0), given.integer(1)).map(F::of)
+    store.admit(given.text(0), given.integer(1)).map(F::plain)
 }

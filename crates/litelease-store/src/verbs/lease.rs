@@ -11,29 +11,29 @@ use crate::statements::execute_once;
 use crate::{BootRecord, Error, ForeignLock, OwnedValue, Store, Value, When};
 
 pub(super) fn bootstrap<F: Form>(store: &Store, _: &Arguments<'_>) -> Result<F, Error> {
-    store.bootstrap().map(F::of)
+    store.bootstrap().map(F::plain)
 }
 
 /// Settings for a program that owns the file.
 pub(super) fn own(store: &Store, _: &Arguments<'_>) -> Result<Answer, Error> {
-    store.own().map(Form::of)
+    store.own().map(Form::plain)
 }
 
 pub(super) fn claim<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let (name, owner, ttl_ms) = (given.text(0), given.text(1), given.integer(2));
     let (when, min_token) = (given.when(3), given.optional(4).unwrap_or(0));
-    store.claim(name, owner, ttl_ms, when, min_token, |answer| F::of(answer))
+    store.claim(name, owner, ttl_ms, when, min_token, |answer| F::plain(answer))
 }
 
 pub(super) fn claim_from_dead(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let (name, owner, ttl_ms) = (given.text(0), given.text(1), given.integer(2));
     let (when, dead) = (given.when(3), given.who(4, 5));
-    store.claim_from_dead(name, owner, ttl_ms, when, dead, |answer| Form::of(answer))
+    store.claim_from_dead(name, owner, ttl_ms, when, dead, |answer| Form::plain(answer))
 }
 
 pub(super) fn ensure<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let (name, owner, ttl_ms) = (given.text(0), given.text(1), given.integer(2));
-    store.ensure(name, owner, ttl_ms, given.when(3), |answer| F::of(answer))
+    store.ensure(name, owner, ttl_ms, given.when(3), |answer| F::plain(answer))
 }
 
 pub(super) fn attach<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
@@ -46,7 +46,7 @@ pub(super) fn value<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, 
     let (name, when) = (given.text(0), given.when(1));
     let found: Option<OwnedValue> =
         store.in_snapshot(|| store.value(name, when, |found| found.into()))?;
-    Ok(F::of(found))
+    Ok(F::plain(found))
 }
 
 pub(super) fn renew<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
@@ -86,7 +86,7 @@ pub(super) fn inspect(store: &Store, given: &Arguments<'_>) -> Result<Answer, Er
 }
 
 pub(super) fn token<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.token(given.text(0)).map(F::of)
+    store.token(given.text(0)).map(F::plain)
 }
 
 /// The live leases under a prefix, in the order of their names.
@@ -132,22 +132,22 @@ fn lease_row(row: Row<'_>, value: Value<'_>, now_ms: i64) -> Vec<OwnedValue> {
 }
 
 pub(super) fn purge<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.purge(given.integer(0), given.when(1)).map(F::of)
+    store.purge(given.integer(0), given.when(1)).map(F::plain)
 }
 
 pub(super) fn raise<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let floor = given.integer(0);
-    store.raise(floor).map(|()| F::of(floor))
+    store.raise(floor).map(|()| F::plain(floor))
 }
 
 pub(super) fn raise_name<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let floor = given.integer(1);
-    store.raise_name(given.text(0), floor, When::Now).map(|()| F::of(floor))
+    store.raise_name(given.text(0), floor, When::Now).map(|()| F::plain(floor))
 }
 
 /// The largest token that was seen, if any.
 pub(super) fn restore_fence<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.restore_fence(given.optional(0), When::Now).map(F::of)
+    store.restore_fence(given.optional(0), When::Now).map(F::plain)
 }
 
 /// Begins a transaction of the caller's, with the write lock and the present boot durably recorded.
@@ -171,7 +171,7 @@ pub(super) fn record_boot(store: &Store, _: &Arguments<'_>) -> Result<Answer, Er
 }
 
 pub(super) fn is_boot_recorded(store: &Store, _: &Arguments<'_>) -> Result<Answer, Error> {
-    Ok(Form::of(store.boot_record()? == BootRecord::Durable))
+    Ok(Form::plain(store.boot_record()? == BootRecord::Durable))
 }
 
 /// name, token and end of each live lock of sayt2's tracker.

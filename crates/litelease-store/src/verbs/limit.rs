@@ -27,7 +27,7 @@ pub(super) fn request<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F
 }
 
 pub(super) fn withdraw_request<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.withdraw_request(given.text(0), given.text(1)).map(F::of)
+    store.withdraw_request(given.text(0), given.text(1)).map(F::plain)
 }
 
 /// The open request for the live grant of the name that is given, if there is one.
@@ -51,7 +51,7 @@ pub(super) fn hand_over<F: Form>(store: &Store, given: &Arguments<'_>) -> Result
 
 pub(super) fn take_over<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let (name, owner, ttl_ms) = (given.text(0), given.text(1), given.integer(2));
-    store.take_over(name, owner, ttl_ms, given.when(3), |taken| F::of(taken))
+    store.take_over(name, owner, ttl_ms, given.when(3), |taken| F::plain(taken))
 }
 
 /// The live lease with its value, in one snapshot and at one time; no row where nobody has it.

@@ -7,13 +7,13 @@ use super::{Answer, Arguments, Listing, collected};
 use crate::{BorrowOptions, Error, OwnedValue, SlotRow, Store, When};
 
 pub(super) fn pool<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.pool(given.text(0), given.integer(1), given.when(2)).map(F::of)
+    store.pool(given.text(0), given.integer(1), given.when(2)).map(F::plain)
 }
 
 /// The id of the lease; none where nothing is free.
 pub(super) fn borrow<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let options = BorrowOptions { note: given.optional_text(3), key: given.optional_text(4) };
-    store.borrow_slot(given.text(0), given.integer(1), given.when(2), options).map(F::of)
+    store.borrow_slot(given.text(0), given.integer(1), given.when(2), options).map(F::plain)
 }
 
 /// The slot of a lease, if it has one.
@@ -48,22 +48,22 @@ fn slot_row(slot: SlotInfo) -> [OwnedValue; 3] {
 }
 
 pub(super) fn return_slot<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.return_slot(given.text(0), given.text(1), given.when(2)).map(F::of)
+    store.return_slot(given.text(0), given.text(1), given.when(2)).map(F::plain)
 }
 
 /// The token; none where the lease is over.
 pub(super) fn renew_slot<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.renew_slot(given.text(0), given.text(1), given.integer(2), given.when(3)).map(F::of)
+    store.renew_slot(given.text(0), given.text(1), given.integer(2), given.when(3)).map(F::plain)
 }
 
 pub(super) fn keep_slot<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.keep_slot(given.text(0), given.text(1), given.when(2)).map(F::of)
+    store.keep_slot(given.text(0), given.text(1), given.when(2)).map(F::plain)
 }
 
 pub(super) fn free_kept_slot(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
-    store.free_kept_slot(given.text(0), given.integer(1), given.integer(2)).map(Form::of)
+    store.free_kept_slot(given.text(0), given.integer(1), given.integer(2)).map(Form::plain)
 }
 
 pub(super) fn delete_pool<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.delete_pool(given.text(0)).map(F::of)
+    store.delete_pool(given.text(0)).map(F::plain)
 }

@@ -11,12 +11,12 @@ use crate::{
 };
 
 pub(super) fn queue<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.queue(given.text(0), given.optional(1)).map(F::of)
+    store.queue(given.text(0), given.optional(1)).map(F::plain)
 }
 
 pub(super) fn send<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let options = SendOptions { delay_ms: given.integer(2), key: given.optional_text(3) };
-    store.send(given.text(0), given.any(1), options, given.when(4)).map(F::of)
+    store.send(given.text(0), given.any(1), options, given.when(4)).map(F::plain)
 }
 
 pub(super) fn receive(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
@@ -62,24 +62,24 @@ pub(super) fn ack_many(store: &Store, given: &Arguments<'_>) -> Result<Answer, E
 
 /// The deadline; none where the delivery is over.
 pub(super) fn extend<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.extend(given.text(0), given.integer(1), given.when(2)).map(F::of)
+    store.extend(given.text(0), given.integer(1), given.when(2)).map(F::plain)
 }
 
 pub(super) fn give_back<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let (receipt, delay_ms, note) = (given.text(0), given.integer(1), given.optional_text(2));
-    store.give_back(receipt, delay_ms, note, given.when(3)).map(F::of)
+    store.give_back(receipt, delay_ms, note, given.when(3)).map(F::plain)
 }
 
 pub(super) fn bury<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.bury(given.text(0), given.optional_text(1), given.when(2)).map(F::of)
+    store.bury(given.text(0), given.optional_text(1), given.when(2)).map(F::plain)
 }
 
 pub(super) fn redrive<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.redrive(given.text(0), given.optional(1), given.when(2)).map(F::of)
+    store.redrive(given.text(0), given.optional(1), given.when(2)).map(F::plain)
 }
 
 pub(super) fn discard<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.discard(given.text(0), given.optional(1), given.when(2)).map(F::of)
+    store.discard(given.text(0), given.optional(1), given.when(2)).map(F::plain)
 }
 
 /// An id, or a key as text.
@@ -88,11 +88,11 @@ pub(super) fn cancel<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F,
         Value::Text(key) => ItemName::Key(key),
         _ => ItemName::Id(given.integer(1)),
     };
-    store.cancel(given.text(0), name, given.when(2)).map(F::of)
+    store.cancel(given.text(0), name, given.when(2)).map(F::plain)
 }
 
 pub(super) fn delete_queue<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.delete_queue(given.text(0)).map(F::of)
+    store.delete_queue(given.text(0)).map(F::plain)
 }
 
 /// No row where there is no such queue.
@@ -111,7 +111,7 @@ pub(super) const QUEUES: Listing = Listing {
 
 /// No row where nothing is or will be visible.
 pub(super) fn next_visible(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
-    store.next_visible(given.text(0)).map(Form::of)
+    store.next_visible(given.text(0)).map(Form::plain)
 }
 
 /// The items of a queue, the dead ones first and then in the order of their delivery.
@@ -166,7 +166,7 @@ pub(super) fn tidy(store: &Store, _: &Arguments<'_>) -> Result<Answer, Error> {
     if was_open || store.has_begun() {
         store.rollback()?;
     }
-    Ok(Form::of(was_open))
+    Ok(Form::plain(was_open))
 }
 
 /// Rolls the open transaction back, unless the receipt passes.
@@ -182,7 +182,7 @@ fn or_roll_back(
     answer.map(acknowledged)
 }
 
-/// What both forms of a delivery have, without the body.
+/// Lists the columns that both forms of a delivery have, without the body.
 fn delivered(item: &Delivered<OwnedValue>) -> Vec<OwnedValue> {
     [item.id, item.attempt, item.token, item.deadline_ms].map(OwnedValue::Integer).to_vec()
 }

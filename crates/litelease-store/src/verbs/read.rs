@@ -7,11 +7,11 @@ use crate::{Error, OwnedValue, Reader, Store, When};
 /// The version; none while a writer has the name.
 pub(super) fn read<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
     let (name, reader, ttl_ms) = (given.text(0), given.text(1), given.integer(2));
-    store.read(name, reader, ttl_ms, given.when(3)).map(F::of)
+    store.read(name, reader, ttl_ms, given.when(3)).map(F::plain)
 }
 
 pub(super) fn unread<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.unread(given.text(0), given.text(1)).map(F::of)
+    store.unread(given.text(0), given.text(1)).map(F::plain)
 }
 
 /// The live readers of the name that is given, at the time that is given.
@@ -29,7 +29,7 @@ pub(super) const READERS: Listing = Listing {
 };
 
 pub(super) fn drained<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
-    store.drained(given.text(0), given.integer(1), given.when(2)).map(F::of)
+    store.drained(given.text(0), given.integer(1), given.when(2)).map(F::plain)
 }
 
 /// In the transaction that writes: whether the writer may, and then forgets the readers that it has
@@ -40,7 +40,7 @@ pub(super) fn drain(store: &Store, given: &Arguments<'_>) -> Result<Answer, Erro
     if is_drained {
         store.forget_readers(name)?;
     }
-    Ok(Form::of(is_drained))
+    Ok(Form::plain(is_drained))
 }
 
 /// Wakes those who wait at the file, without having freed anything: readers look whether a writer
