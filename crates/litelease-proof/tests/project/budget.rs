@@ -101,7 +101,7 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::counted(
             "lines of shipped Rust",
-            54_420,
+            53_900,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
         Row::counted("lines of the Python package", 6_145, python_lines()),
@@ -112,7 +112,7 @@ fn the_project_stays_within_its_budget() {
         Row::listed("top-level commands", 25, commands()),
         Row::listed(
             "comments that leave the actor open",
-            145,
+            141,
             lines_with(&sources, |line| is_comment(line) && has_vague_word(line)),
         ),
         Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),
