@@ -80,8 +80,8 @@ unsafe fn register_function<L: Library>(
         count if count == verb.required => c_int::try_from(count).unwrap_or(ANY_COUNT),
         _ => ANY_COUNT,
     };
-    // SAFETY: `call` works with what it is registered with.
     let name = sql_name(verb);
+    // SAFETY: `call` works with what it is registered with.
     let done = unsafe { connection.register(&name, count, caller, call::<L>, data) };
     done.map_err(|failure| {
         let message = format!("cannot register {name}: {}", failure.message);

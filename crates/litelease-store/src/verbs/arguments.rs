@@ -175,7 +175,7 @@ impl Argument {
         Argument { null: Some(what), ..self }
     }
 
-    const fn as_kind(self, kind: Kind) -> Self {
+    const fn with_kind(self, kind: Kind) -> Self {
         Argument { kind, ..self }
     }
 }
@@ -192,7 +192,7 @@ pub(crate) const NOW: Argument = integer("now_ms").or_null("for the system clock
 pub(super) const TOKEN: Argument = integer("token");
 pub(super) const MIN_TOKEN: Argument = integer("min_token");
 pub(super) const OR_WITHDRAW: Argument = integer("token").or_null("to withdraw it");
-pub(super) const VALUE: Argument = text("value").as_kind(Kind::Anything);
+pub(super) const VALUE: Argument = text("value").with_kind(Kind::Anything);
 pub(super) const PREFIX: Argument = text("prefix");
 pub(super) const BEFORE: Argument = integer("before_ms");
 pub(super) const FLOOR: Argument = integer("floor");
@@ -203,7 +203,7 @@ pub(super) const REQUESTER: Argument = text("requester");
 pub(super) const WITHIN: Argument = integer("within_ms");
 pub(super) const TABLE: Argument = text("table");
 pub(super) const COLUMN: Argument = text("column").or_null("to guard by connection");
-pub(super) const STRICT: Argument = integer("strict").as_kind(Kind::Flag);
+pub(super) const STRICT: Argument = integer("strict").with_kind(Kind::Flag);
 pub(super) const READER: Argument = text("reader");
 pub(super) const ID: Argument = text("id");
 pub(super) const COUNT: Argument = integer("count");
@@ -215,11 +215,11 @@ pub(super) const NOTE: Argument = text("note").or_null("for none");
 pub(super) const KEY: Argument = text("key").or_null("for none");
 pub(super) const QUEUE: Argument = text("queue");
 pub(super) const MAX_ATTEMPTS: Argument = integer("max_attempts").or_null("to leave it as it is");
-pub(super) const BODY: Argument = text("body").as_kind(Kind::Anything);
+pub(super) const BODY: Argument = text("body").with_kind(Kind::Anything);
 pub(super) const DELAY: Argument = integer("delay_ms").or_null("for none");
 pub(super) const VISIBILITY: Argument = integer("visibility_ms");
 pub(super) const RECEIPT: Argument = text("receipt");
-pub(super) const RECEIPTS: Argument = text("receipt").as_kind(Kind::Texts);
-pub(super) const COUNT_OF_ITEMS: Argument = integer("count").as_kind(Kind::Count);
+pub(super) const RECEIPTS: Argument = text("receipt").with_kind(Kind::Texts);
+pub(super) const COUNT_OF_ITEMS: Argument = integer("count").with_kind(Kind::Count);
 pub(super) const DEAD_ITEM: Argument = integer("id").or_null("for all dead ones");
-pub(super) const ITEM_OR_KEY: Argument = text("id").as_kind(Kind::IntegerOrKey);
+pub(super) const ITEM_OR_KEY: Argument = text("id").with_kind(Kind::IntegerOrKey);

@@ -81,7 +81,7 @@ pub(super) fn owner(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, 
 
 /// No row where nobody has it.
 pub(super) fn inspect(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
-    let found = store.inspect(given.text(0), given.when(1), |found| lease(found))?;
+    let found = store.inspect(given.text(0), given.when(1), |found| lease(found.into_owned()))?;
     Ok(found.into_iter().collect())
 }
 

@@ -58,7 +58,7 @@ pub(super) fn take_over<F: Form>(store: &Store, given: &Arguments<'_>) -> Result
 pub(super) fn leader(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let (name, when) = (given.text(0), When::At(given.when(1).now_ms()));
     let found = store.in_snapshot(|| {
-        let found = store.inspect(name, when, |found| lease(found))?;
+        let found = store.inspect(name, when, |found| lease(found.into_owned()))?;
         let value = store.value(name, when, |value| value.into())?;
         Ok(found.map(|row| [row, vec![value.unwrap_or(OwnedValue::Null)]].concat()))
     })?;
