@@ -127,7 +127,12 @@ work_next: Callable[[object], Any] = _made["work_next"]
 work_end: Callable[[object, "str | None"], str] = _made["work_end"]
 item_settled: Callable[[object, str], object] = _made["item_settled"]
 begin_anew: Callable[[], None] = _made["begin_anew"]
-end_calls: Callable[[], None] = _made["end_calls"]
+
+
+def end_calls() -> None:
+    """Waits for the calls of other threads. The runtime itself ends an interpreter that was left alive, late."""
+    _made["end_calls"](sys.is_finalizing())
+
 
 _is_found: list[bool] = []
 

@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_double, c_int, c_longlong, c_void};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::python::this_process;
@@ -445,8 +445,24 @@ pub(crate) fn check_signals() -> Result<()> {
     done(unsafe { (py().PyErr_CheckSignals)() })
 }
 
+/// The GIL is given up no more.
+static KEEPS_GIL: AtomicBool = AtomicBool::new(false);
+
+/// Has the GIL kept from now on. The end of the runtime also ends interpreters that were left
+/// alive, in its own thread, and a thread that takes the GIL back in one of those is ended.
+pub(crate) fn keep_gil() {
+    KEEPS_GIL.store(true, Ordering::SeqCst);
+}
+
+pub(crate) fn is_gil_kept() -> bool {
+    KEEPS_GIL.load(Ordering::SeqCst)
+}
+
 /// Does `work` without the GIL.
 pub(crate) fn without_gil(work: impl FnOnce()) {
+    if is_gil_kept() {
+        return work();
+    }
     // SAFETY: the GIL is held, and is taken again by the same thread.
     unsafe {
         let thread = (py().PyEval_SaveThread)();

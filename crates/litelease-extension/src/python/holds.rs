@@ -368,6 +368,9 @@ struct Gil(Cell<Option<*mut c_void>>);
 
 impl Gil {
     fn released<T>(&self, work: impl FnOnce() -> T) -> T {
+        if api::is_gil_kept() {
+            return work();
+        }
         // SAFETY: the GIL is held, and is taken again by the same thread.
         unsafe {
             self.0.set(Some((py().PyEval_SaveThread)()));

@@ -172,7 +172,7 @@ static METHODS: [Method; 51] = [
     method(c"work_next", c"work_next(worker)\n--\n\nWaits for the next item.", worker::work_next),
     method(c"work_end", c"work_end(worker, note)\n--\n\nEnds the work on an item.", worker::work_end),
     method(c"item_settled", c"item_settled(held, how)\n--\n\nNotes what a handler has done with its item.", worker::item_settled),
-    method(c"end_calls", c"end_calls()\n--\n\nWaits for the calls of other threads.", end_calls),
+    method(c"end_calls", c"end_calls(is_late)\n--\n\nWaits for the calls of other threads.", end_calls),
     method(c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew),
 ];
 
@@ -329,7 +329,10 @@ unsafe extern "C" fn window(shared: Raw, arguments: Raw) -> Raw {
 }
 
 unsafe extern "C" fn end_calls(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |context, _| {
+    at_once(shared, arguments, |context, given| {
+        if given.item(0)?.is_true()? {
+            api::keep_gil();
+        }
         context.calls.end();
         context.names.none()
     })
