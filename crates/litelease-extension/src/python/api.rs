@@ -301,6 +301,44 @@ pub(crate) fn in_capsule<T: InCapsule>(capsule: &Object) -> Result<Arc<T>> {
     }
 }
 
+/// The target of a capsule that has it alone, under its name.
+pub(crate) trait Boxed: 'static {
+    const NAME: &'static CStr;
+}
+
+/// Makes a capsule of a value, which is dropped when the capsule is freed.
+pub(crate) fn boxed<T: Boxed>(value: T) -> Result<Object> {
+    let raw = Box::into_raw(Box::new(value));
+    // SAFETY: the capsule frees the value with its destructor.
+    unsafe {
+        let capsule = (py().PyCapsule_New)(raw.cast(), T::NAME.as_ptr(), Some(free_box::<T>));
+        if capsule.is_null() {
+            drop(Box::from_raw(raw));
+        }
+        Object::owned(capsule)
+    }
+}
+
+unsafe extern "C" fn free_box<T: Boxed>(capsule: Raw) {
+    // SAFETY: Python calls it once, for a capsule of `boxed` to which nothing refers.
+    unsafe {
+        let raw = (py().PyCapsule_GetPointer)(capsule, T::NAME.as_ptr());
+        if !raw.is_null() {
+            let value = Box::from_raw(raw.cast::<T>());
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+        }
+    }
+}
+
+/// Returns what a capsule has alone.
+pub(crate) fn in_box<T: Boxed>(capsule: &Object) -> Result<&T> {
+    // SAFETY: the capsule keeps the value alive, and outlives the reference to it.
+    unsafe {
+        let raw = (py().PyCapsule_GetPointer)(capsule.as_raw(), T::NAME.as_ptr());
+        raw.cast::<T>().as_ref().ok_or(Raised)
+    }
+}
+
 /// A value that a forked process leaves alone: its locks may be taken for ever.
 pub(crate) struct OfProcess<T> {
     process: u64,

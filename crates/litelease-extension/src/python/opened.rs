@@ -10,13 +10,11 @@ use std::ptr;
 
 use litelease_store::{Connection, Error, Statement, Store, code, sqlite3};
 
-use crate::python::api::{Object, Raw, py};
+use crate::python::Context;
+use crate::python::api::{Boxed, Object, Result, boxed, in_box};
 use crate::python::library::found;
-use crate::python::{Context, guarded};
 use crate::routines::Routines;
 use crate::{libraries, load};
-
-const OPENED: &CStr = c"litelease.opened";
 
 thread_local! {
     /// The connections that this thread opens for us: their number so far, and the last.
@@ -26,6 +24,10 @@ thread_local! {
 /// A connection of Python's, by its pointer.
 #[derive(Clone, Copy)]
 pub(crate) struct Opened(*mut sqlite3, &'static Routines);
+
+impl Boxed for Opened {
+    const NAME: &'static CStr = c"litelease.opened";
+}
 
 /// The store of such a connection.
 pub(crate) struct OwnStore {
@@ -39,39 +41,19 @@ pub(crate) struct OwnStore {
 
 /// Opens a connection by a function of Python's. Answers a capsule with its pointer, or None where
 /// the library cannot use it.
-pub(crate) unsafe extern "C" fn opened(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, given| {
-        let open = given.item(0)?;
-        let table = libraries()
-            .find(|(_, api)| found().is_some_and(|found| ptr::eq(found, *api)))
-            .map(|(table, _)| table)
-            .filter(|table| table.at_each_open(entry));
-        OPENING.set(Some((0, ptr::null_mut())));
-        let answer = open.call(vec![]);
-        // If an audit hook has opened another one meanwhile, which is which is not known.
-        let db = OPENING.take().filter(|(count, _)| *count == 1).map(|(_, db)| db);
-        drop(answer?);
-        let Some((db, table)) = db.zip(table) else { return context.names.none() };
-        let opened = Box::into_raw(Box::new(Opened(db, table)));
-        // SAFETY: the capsule frees the pointer with its destructor.
-        unsafe {
-            let made = (py().PyCapsule_New)(opened.cast(), OPENED.as_ptr(), Some(free));
-            if made.is_null() {
-                drop(Box::from_raw(opened));
-            }
-            Object::owned(made)
-        }
-    })
-}
-
-unsafe extern "C" fn free(capsule: Raw) {
-    // SAFETY: Python calls it once, for a capsule that `opened` made.
-    unsafe {
-        let opened = (py().PyCapsule_GetPointer)(capsule, OPENED.as_ptr());
-        if !opened.is_null() {
-            drop(Box::from_raw(opened.cast::<Opened>()));
-        }
-    }
+pub(crate) fn opened(context: &'static Context, given: Object) -> Result<Object> {
+    let open = given.item(0)?;
+    let table = libraries()
+        .find(|(_, api)| found().is_some_and(|found| ptr::eq(found, *api)))
+        .map(|(table, _)| table)
+        .filter(|table| table.at_each_open(entry));
+    OPENING.set(Some((0, ptr::null_mut())));
+    let answer = open.call(vec![]);
+    // If an audit hook has opened another one meanwhile, which is which is not known.
+    let db = OPENING.take().filter(|(count, _)| *count == 1).map(|(_, db)| db);
+    drop(answer?);
+    let Some((db, table)) = db.zip(table) else { return context.names.none() };
+    boxed(Opened(db, table))
 }
 
 /// # Safety
@@ -93,11 +75,7 @@ pub(crate) fn read(context: &Context, capsule: &Object) -> Option<Opened> {
     if context.names.is_none(capsule) {
         return None;
     }
-    // SAFETY: the capsule is alive.
-    unsafe {
-        let opened = (py().PyCapsule_GetPointer)(capsule.as_raw(), OPENED.as_ptr());
-        opened.cast::<Opened>().as_ref().copied()
-    }
+    in_box(capsule).copied().ok()
 }
 
 impl OwnStore {

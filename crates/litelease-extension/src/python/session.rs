@@ -1,6 +1,7 @@
 //! The session of a connection: its store, and the calls on it, one at a time.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::CStr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use litelease_core::Lease;
 use litelease_store::{Effect, Error, HostedStore, Kind, Misuse, OwnedValue, Store, Verb, verb};
 
 use crate::python::api::{
-    Object, Raised, Result, clear, py, set_exception, string, tuple, without_gil,
+    Boxed, Object, Raised, Result, clear, py, set_exception, string, tuple, without_gil,
 };
 use crate::python::host::{PythonHost, SharedHost};
 use crate::python::opened::{Opened, OwnStore};
@@ -36,6 +37,10 @@ pub(crate) struct Session {
     pub(crate) has_worker: Arc<AtomicBool>,
     /// Whether a reference of ours keeps the session alive, because it owes something.
     is_kept: Cell<bool>,
+}
+
+impl Boxed for Session {
+    const NAME: &'static CStr = c"litelease.session";
 }
 
 /// The store of a session, by how it reaches the connection.
