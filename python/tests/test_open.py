@@ -160,6 +160,14 @@ def test_an_interpreter_may_end_with_it_open(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_connection_is_opened_once(db: Litelease) -> None:
+    db.close()
+    with pytest.raises(LiteleaseError, match="opened before"):
+        db.conn.__init__(":memory:")  # type: ignore[misc]
+    with pytest.raises(sqlite3.ProgrammingError):
+        db.claim("x", "a", 30)
+
+
 AUDITED = """
 import litelease, sqlite3, sys
 others, is_watching = [], [False]

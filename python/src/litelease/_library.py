@@ -112,6 +112,10 @@ held_check: Callable[[object], "tuple[str, str] | None"] = _made["held_check"]
 held_state: Callable[[object], "tuple[float, int, tuple[str, str] | None]"] = _made["held_state"]
 held_progress: Callable[[object], "tuple[str, str] | None"] = _made["held_progress"]
 held_release: Callable[[object], "tuple[str, str] | int"] = _made["held_release"]
+_as_method = ctypes.pythonapi.PyInstanceMethod_New
+_as_method.argtypes, _as_method.restype = [ctypes.py_object], ctypes.py_object
+# For the class of a hold: no bytecode runs where its block ends, before the hold is released.
+held_exit: Callable[..., None] = _as_method(_made["held_exit"])
 held_hand_over: Callable[[object, int], Any] = _made["held_hand_over"]
 held_requested: Callable[[object], "tuple[str, int] | None"] = _made["held_requested"]
 event: Callable[[object], object] = _made["event"]

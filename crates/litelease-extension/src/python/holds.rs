@@ -681,17 +681,43 @@ pub(crate) fn progress(context: &'static Context, given: Object) -> Result<Objec
 /// Releases it. Answers whether it was still held, or why its row could not be released: the file
 /// is locked. Then the keeper goes on trying.
 pub(crate) fn release(context: &'static Context, given: Object) -> Result<Object> {
-    with_held(context, &given, |context, held, _| {
-        let _counted = context.begin()?;
-        let Some(held) = held.end("Released", RELEASED) else { return integer(0) };
-        let (answer, handled) =
-            interruptible(context, || Ok(()), |goes_on| held.release_while(RELEASE, goes_on));
-        handled?;
-        match answer {
-            Err(lost) if lost.reason.may_pass() => over(context, Some(of_loss(&lost.reason))),
-            // A lease that was lost is left alone.
-            answer => integer(i64::from(answer.is_ok())),
+    with_held(context, &given, |context, held, _| match release_now(context, held)? {
+        Ok(was_held) => integer(i64::from(was_held)),
+        Err(trouble) => over(context, Some(of_loss(&trouble))),
+    })
+}
+
+/// Leaves the block of an object that has the capsule of a hold: releases it, without a bytecode
+/// before. Its arguments are the object and those of `__exit__`.
+pub(crate) fn exit(context: &'static Context, given: Object) -> Result<Object> {
+    let owner = given.item(0)?;
+    let held = api::in_capsule::<PythonHeld>(&owner.attribute(&context.names.native)?)?;
+    match release_now(context, &held)? {
+        // What went wrong in the block matters more; the keeper goes on trying.
+        Err(_) if context.names.is_none(&given.item(2)?) => {
+            let name = owner.attribute(&context.names.name)?.shown();
+            let goes_on = format!("the keeper goes on trying to release '{name}'");
+            let text = format!("database is locked: {goes_on}");
+            raise(context, Failed::Kind("OperationalError", text))
         }
+        _ => context.names.none(),
+    }
+}
+
+/// Releases a hold. Returns whether it was still held, or why it may have been for nothing.
+fn release_now(
+    context: &'static Context,
+    held: &PythonHeld,
+) -> Result<std::result::Result<bool, Loss>> {
+    let _counted = context.begin()?;
+    let Some(held) = held.end("Released", RELEASED) else { return Ok(Ok(false)) };
+    let (answer, handled) =
+        interruptible(context, || Ok(()), |goes_on| held.release_while(RELEASE, goes_on));
+    handled?;
+    Ok(match answer {
+        Err(lost) if lost.reason.may_pass() => Err(lost.reason),
+        // A lease that was lost is left alone.
+        answer => Ok(answer.is_ok()),
     })
 }
 

@@ -150,6 +150,7 @@ static METHODS: &[Method] = methods! {
     at_once c"held_state", c"held_state(held)\n--\n\nReturns trust, expiry and trouble of a hold.", holds::state;
     at_once c"held_progress", c"held_progress(held)\n--\n\nNotes that the work goes on.", holds::progress;
     at_once c"held_release", c"held_release(held)\n--\n\nReleases a hold.", holds::release;
+    at_once c"held_exit", c"held_exit(held, kind, error, trace)\n--\n\nLeaves the block of a hold.", holds::exit;
     at_once c"held_hand_over", c"held_hand_over(held, ttl_ms)\n--\n\nHands a hold over.", holds::hand_over;
     at_once c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested;
     at_once c"event", c"event(held)\n--\n\nMakes the event of a hold, which does not keep it alive.", holds::event;
