@@ -129,6 +129,7 @@ trust_settle: Callable[..., "float | None"] = _made["trust_settle"]
 work: Callable[..., object] = _made["work"]
 work_next: Callable[[object], Any] = _made["work_next"]
 work_end: Callable[[object, "str | None"], str] = _made["work_end"]
+work_over: Callable[[object], None] = _made["work_over"]
 item_settled: Callable[[object, str], object] = _made["item_settled"]
 begin_anew: Callable[[], None] = _made["begin_anew"]
 

@@ -164,6 +164,7 @@ static METHODS: &[Method] = methods! {
     guarded c"work", c"work(session, path, queue, visibility_ms, first_ms, longest_ms, once, until_empty, number, stop)\n--\n\nBegins to work on a queue.", worker::work;
     guarded c"work_next", c"work_next(worker)\n--\n\nWaits for the next item.", worker::work_next;
     guarded c"work_end", c"work_end(worker, note)\n--\n\nEnds the work on an item.", worker::work_end;
+    guarded c"work_over", c"work_over(worker)\n--\n\nEnds the work.", worker::work_over;
     guarded c"item_settled", c"item_settled(held, how)\n--\n\nNotes what a handler has done with its item.", worker::item_settled;
     at_once c"end_calls", c"end_calls(is_late)\n--\n\nWaits for the calls of other threads.", end_calls;
     at_once c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew;

@@ -15,9 +15,10 @@ use litelease_store::{Delivered, OwnedValue};
 
 use crate::python::api::{
     Boxed, Object, OfProcess, Result, boxed, in_box, in_capsule, integer, string, tuple,
+    without_gil,
 };
 use crate::python::holds::{
-    PythonHeld, Waited, capsule, failed, file_at, in_duration, name_at, optional, run,
+    Ending, PythonHeld, Waited, capsule, failed, file_at, in_duration, name_at, optional, run,
 };
 use crate::python::session::Failed;
 use crate::python::values::to_integer;
@@ -46,7 +47,8 @@ struct Worker {
     /// stays open.
     current: RefCell<Option<(Delivered<OwnedValue>, Arc<PythonHeld>)>>,
     is_in_call: Cell<bool>,
-    _only: Only,
+    /// Until the work is over.
+    only: RefCell<Option<Only>>,
 }
 
 /// What a forked process leaves alone.
@@ -113,7 +115,7 @@ pub(crate) fn work(context: &'static Context, given: Object) -> Result<Object> {
         stop: given.item(9)?,
         current: RefCell::default(),
         is_in_call: Cell::new(false),
-        _only: only,
+        only: RefCell::new(Some(only)),
     })))
 }
 
@@ -167,6 +169,22 @@ pub(crate) fn work_end(context: &'static Context, given: Object) -> Result<Objec
             Err(error) => raise(context, failed(HoldError::Lease(error))),
         }
     })
+}
+
+/// Ends the work: gives the item back that no handler has got, and lets another worker begin. The
+/// capsule may live on, with the traceback of an exception.
+pub(crate) fn work_over(context: &'static Context, arguments: Object) -> Result<Object> {
+    let capsule = arguments.item(0)?;
+    if let Some(worker) = in_box::<PythonWorker>(&capsule)?.0.get()
+        && !worker.is_in_call.get()
+    {
+        let current = worker.current.take();
+        // The handle may live on, too.
+        let left = current.and_then(|(_, held)| held.end("Released", "its worker has ended"));
+        without_gil(|| drop(left));
+        drop(worker.only.take());
+    }
+    context.names.none()
 }
 
 /// Notes what the handler itself has done with an item: the capsule of its delivery, and a word.
