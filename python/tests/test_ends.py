@@ -353,6 +353,23 @@ def test_the_end_of_a_sub_interpreter_ends_its_own_holds_alone(path: Path) -> No
     assert done.returncode == 0, done
 
 
+LEFT_ALIVE = """
+import sys, litelease, _xxsubinterpreters as interpreters
+code = f"import sys; sys.path[:] = {sys.path!r}; import litelease; db = litelease.open({sys.argv[1]!r}); db.claim('x', 'a', 60)"
+code += "; held = db.hold('y', ttl=60)" if sys.argv[2] == "held" else "; db.hold('y', ttl=60).release(); db.close()"
+interpreters.run_string(interpreters.create(), code)
+"""
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the module has another name elsewhere")
+@pytest.mark.parametrize("how", ["held", "closed"])
+def test_a_sub_interpreter_that_is_left_alive_does_not_abort_the_process(db: Litelease, path: Path, how: str) -> None:
+    command = [sys.executable, "-c", LEFT_ALIVE, path, how]
+    done = subprocess.run(command, capture_output=True, timeout=60, text=True)
+    assert done.returncode == 0, done
+    assert is_freed(db, "y")
+
+
 def test_a_time_that_is_no_number_is_refused(db: Litelease) -> None:
     for wait in (float("nan"), -float("nan")):
         with pytest.raises(litelease.InvalidTtl, match="a number of seconds"):

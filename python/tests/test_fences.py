@@ -118,7 +118,7 @@ def test_errors_come_as_themselves() -> None:
     assert db.guards()[0].is_intact
     with pytest.raises(NotBootstrapped):
         Litelease(sqlite3.connect(":memory:")).guards()
-    with pytest.raises(TypeError, match="names and owners are str, got 7"):
+    with pytest.raises(TypeError, match="must be a str, got 7"):
         db.guard("orders", 7)  # type: ignore[arg-type]
 
 

@@ -190,3 +190,36 @@ def test_what_a_child_commits_stays_when_its_parent_closes_the_file(tmp_path: Pa
     conn.close()
     run(COMMITS, how, path)
     assert sqlite3.connect(path).execute("SELECT count(*) FROM notes").fetchone() == (21,)
+
+
+FIRST_TWICE = """
+libc = __import__("ctypes").CDLL(None, use_errno=True)
+NEW_PID_NAMESPACE = 0x20000000
+if libc.unshare(NEW_PID_NAMESPACE) != 0:
+    sys.exit(77)
+if (child := os.fork()) == 0:
+    assert os.getpid() == 1
+    held = litelease.open(sys.argv[1]).hold("x", ttl=60)
+    libc.unshare(NEW_PID_NAMESPACE)  # after the keeper has its thread: none can be started from here on
+    if (child := os.fork()) == 0:
+        assert os.getpid() == 1
+        try:
+            held.check()
+        except litelease.Lost as lost:
+            os._exit(7 if lost.reason.kind == "Forked" else 1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    held.check()
+    os._exit(code)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+def test_a_child_with_the_id_of_its_parent_has_no_hold_of_it(tmp_path: Path) -> None:
+    """Both are the first process of their namespaces."""
+    command = [sys.executable, "-c", COMMON + FIRST_TWICE, str(tmp_path / "db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode == 77:
+        pytest.skip("no namespaces for this user")
+    assert done.returncode == 7, done.stderr

@@ -677,6 +677,27 @@ def test_a_hold_is_over_after_an_exception_at_any_moment(takes_over: bool) -> No
         assert number > 30
 
 
+def test_a_block_that_is_left_at_any_moment_has_released_its_hold_although_its_variable_stays() -> None:
+    with quick_folder() as folder:
+        db = Litelease(sqlite3.connect(folder / "db", isolation_level=None))
+        db.conn.execute("PRAGMA journal_mode = WAL")
+        db.bootstrap()
+        for number in range(1, 100_000):
+            kept: list[litelease.Held] = []
+
+            def holds() -> None:
+                with db.hold("books", ttl=3600) as held:
+                    kept.append(held)
+
+            tracer = Tracer(number, is_fine=True)
+            told = attempt(holds, tracer)
+            assert not kept or db.owner("books") is None, number
+            del told
+            if tracer.seen < number:
+                break
+        assert number > 30
+
+
 def test_nobody_trusts_what_was_handed_over_after_an_exception_at_any_moment() -> None:
     with quick_folder() as folder:
         db = Litelease(sqlite3.connect(folder / "db", isolation_level=None))

@@ -165,7 +165,7 @@ def test_a_failed_verb_leaves_no_transaction_open_and_nothing_written() -> None:
         db.claim("x", "a", LONG, now_ms=2**63)
     with pytest.raises(TypeError, match="either ttl"):
         db.claim("x", "a")
-    with pytest.raises(TypeError, match="names and owners are str"):
+    with pytest.raises(TypeError, match="must be a str"):
         db.claim("x", 7, LONG)  # type: ignore[arg-type]
     assert not db.conn.in_transaction and db.token("x") is None
     brief = db.claim("x", "a", 0.0001, now_ms=100)

@@ -158,3 +158,67 @@ also = litelease.Litelease(db.conn)
 def test_an_interpreter_may_end_with_it_open(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", ENDS, str(tmp_path / "db")], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_connection_is_opened_once(db: Litelease) -> None:
+    db.close()
+    with pytest.raises(LiteleaseError, match="opened before"):
+        db.conn.__init__(":memory:")  # type: ignore[misc]
+    with pytest.raises(sqlite3.ProgrammingError):
+        db.claim("x", "a", 30)
+
+
+AUDITED = """
+import litelease, sqlite3, sys
+others, is_watching = [], [False]
+def hook(event, _):
+    if event == sys.argv[2] and is_watching[0]:
+        is_watching[0] = False
+        others.append(sqlite3.connect(":memory:"))
+sys.addaudithook(hook)
+litelease.open(sys.argv[1]).close()
+is_watching[0] = True
+db = litelease.open(sys.argv[1])
+db.claim("x", "a", 30)
+assert len(others) == 1
+assert others[0].execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,), "the verbs went to the hook's"
+assert sqlite3.connect(sys.argv[1]).execute("SELECT owner FROM litelease_resources").fetchone() == ("a",)
+"""
+
+
+@pytest.mark.parametrize("event", ["sqlite3.connect", "sqlite3.connect/handle"])
+def test_a_connection_that_an_audit_hook_opens_meanwhile_is_not_taken_for_it(event: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", AUDITED, str(tmp_path / "db"), event]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupt_before_any_instruction_leaves_no_hold_of_sql(db: Litelease) -> None:
+    litelease.load(db.conn)
+    tried = 0
+    for verb, before in (("hold", None), ("unhold", "hold")):
+        sql = {"hold": "SELECT litelease_hold('x', 60000)", "unhold": "SELECT litelease_unhold('x')"}
+        for number in range(1, 1000):
+            if before:
+                db.conn.execute(sql[before]).fetchone()
+            left = [number]
+
+            def stop() -> bool:
+                left[0] -= 1
+                return left[0] == 0
+
+            db.conn.set_progress_handler(stop, 1)
+            try:
+                db.conn.execute(sql[verb]).fetchone()
+                break
+            except sqlite3.OperationalError as error:
+                assert "interrupted" in str(error)
+                tried += 1
+            finally:
+                db.conn.set_progress_handler(None, 0)
+            # What was not told is not held: the next call of either is told what is so.
+            assert db.conn.execute(sql["hold"]).fetchone() == (db.token("x"),)
+            assert db.conn.execute(sql["unhold"]).fetchone() == (1,)
+            assert db.owner("x") is None
+        db.conn.execute(sql["unhold"]).fetchone()
+    assert tried > 5

@@ -162,7 +162,7 @@ def test_bad_input_is_a_typed_error_and_stores_nothing(mail: Queue) -> None:
         with pytest.raises(error):
             act()  # type: ignore[operator]
     assert Litelease(mail.conn).queues() == []
-    with pytest.raises(TypeError, match="a body is None, an int, a float, a str or bytes"):
+    with pytest.raises(TypeError, match="body must be None, an int, a float, a str or bytes"):
         mail.send({})  # type: ignore[arg-type]
     with pytest.raises(NotBootstrapped):
         Queue(sqlite3.connect(":memory:"), "mail").send("a")

@@ -278,3 +278,31 @@ def test_members_are_killed_and_stopped_and_no_checkpoint_goes_back(db: Liteleas
         assert values == sorted(values) and len(set(values)) == len(values), of_shard
         last = db.last_checkpoint(f"orders/shard/{shard}")
         assert last is not None and isinstance(last.value, int) and last.value >= values[-1]
+
+
+@pytest.mark.parametrize("call", ["hand_over", "checkpoint", "release", "leave"])
+def test_ctrl_c_ends_a_call_that_waits_for_a_locked_file(db: Litelease, call: str) -> None:
+    shards, writer = Shards.join(db, "orders", 1, "a", ttl=60), sqlite3.connect(path_of(db), isolation_level=None)
+    assert isinstance(shards.next(30), ShardAssigned)
+    writer.execute("BEGIN IMMEDIATE")
+    handled: list[float] = []
+
+    def handler(*_: object) -> None:
+        handled.append(time.monotonic())
+        raise KeyboardInterrupt
+
+    before, begin = signal.signal(signal.SIGALRM, handler), time.monotonic()
+    values = {"checkpoint": (0, 17), "leave": ()}.get(call, (0,))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(shards, call)(*values)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        writer.execute("ROLLBACK")
+    # By itself the call would try for 5 seconds.
+    assert handled[0] < begin + 4
+    if call in ("hand_over", "checkpoint"):
+        shards.checkpoint(0, 18)
+        shards.leave()
+    until(lambda: db.owner("orders/shard/0") is None or call == "release")

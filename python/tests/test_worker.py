@@ -390,3 +390,25 @@ def test_workers_share_a_queue_and_each_item_is_done_once(tmp_path: Path) -> Non
     for thread in threads:
         thread.join()
     assert [id for (id,) in mail.conn.execute("SELECT id FROM effects ORDER BY id")] == ids
+
+
+def test_an_exception_that_is_kept_keeps_no_worker(mail: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its traceback refers to the frames of the worker. The item that was received stayed its, and the connection, too."""
+    mail.send("a")
+    kept: list[KeyboardInterrupt] = []
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for body in ("run", "iterate"):
+        worker = mail.worker(3600, once=True)
+        # As after a signal between the moment when it was received and the first line of the body.
+        monkeypatch.setattr("litelease._worker.WorkItem", interrupted)
+        try:
+            worker.run(interrupted) if body == "run" else list(worker)
+        except KeyboardInterrupt as error:
+            kept.append(error)
+        assert only(mail).state is ItemState.VISIBLE
+    monkeypatch.undo()
+    assert len(kept) == 2
+    assert [item.body for item in mail.worker(30, once=True)] == ["a"]

@@ -210,7 +210,18 @@ impl Held {
     /// place is locked, this tries for a few seconds, and never longer than the lease is trusted.
     #[allow(clippy::result_large_err)] // the hold comes back
     pub fn hand_over<E>(self, ttl: Duration) -> Result<Lease, (Held, HoldError<E>)> {
-        match self.kept.hand_over(ttl, RELEASE) {
+        self.hand_over_while(ttl, || true)
+    }
+
+    /// Hands the lease over like [`hand_over`](Held::hand_over), and tries no longer once `goes_on`
+    /// returns false.
+    #[allow(clippy::result_large_err)] // the hold comes back
+    pub fn hand_over_while<E>(
+        self,
+        ttl: Duration,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Lease, (Held, HoldError<E>)> {
+        match self.kept.hand_over(ttl, RELEASE, goes_on) {
             Ok(Some(handed)) => {
                 self.is_released.store(true, Ordering::SeqCst);
                 Ok(handed)

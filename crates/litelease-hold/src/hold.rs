@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use litelease_core::{GrantRef, Limits};
 
-use crate::Loss;
+use crate::{Loss, this_process};
 
 /// A grant that the keeper renews.
 #[derive(Clone, PartialEq, Eq)]
@@ -225,7 +225,7 @@ type Listener = Arc<Mutex<dyn FnMut(&HandoverRequest) + Send>>;
 pub struct Hold {
     grant: HeldGrant,
     window: Window,
-    pid: u32,
+    process: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -279,8 +279,8 @@ impl Hold {
             listeners: Vec::new(),
             ended: false,
         };
-        let pid = std::process::id();
-        Hold { grant, window, pid, state: Mutex::new(state), changed: Condvar::new() }
+        let process = this_process();
+        Hold { grant, window, process, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Sets limits that the hold keeps itself from `now` on.
@@ -324,7 +324,7 @@ impl Hold {
 
     /// Checks whether this process was forked from the one that holds the grant.
     pub fn is_forked(&self) -> bool {
-        self.pid != std::process::id()
+        self.process != this_process()
     }
 
     /// Checks whether the grant can be trusted at `now`. A lost grant stays lost.

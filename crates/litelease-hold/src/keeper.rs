@@ -445,8 +445,13 @@ impl Kept {
 
     /// Hands the grant to the owner that has requested it, for `ttl`, and ends the hold. Returns
     /// none if there is no request; then the hold goes on. If the place is still locked after
-    /// `time`, or when the lease is lost, returns the error.
-    pub fn hand_over(&self, ttl: Duration, time: Duration) -> Result<Option<Lease>, Loss> {
+    /// `time`, once `goes_on` returns false, or when the lease is lost, returns the error.
+    pub fn hand_over(
+        &self,
+        ttl: Duration,
+        time: Duration,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Option<Lease>, Loss> {
         if self.hold.is_forked() {
             return Err(Loss::Forked);
         }
@@ -457,7 +462,7 @@ impl Kept {
         loop {
             let mut rows = locked(&self.group.rows);
             match rows.hand_over(self.hold.grant(), ttl) {
-                Err(trouble) if trouble.may_pass() && has_time(clock.now()) => {
+                Err(trouble) if trouble.may_pass() && has_time(clock.now()) && goes_on() => {
                     drop(rows);
                     clock.sleep(CALLER_PAUSE);
                 }

@@ -79,7 +79,7 @@ pub use lost::{LossSignal, Lost};
 pub use notify::Notifier;
 pub use place::{Acquired, Attach, Attached, Claimed, Granted, Home, Place, Wish, acquire};
 pub use process::ProcessGroup;
-pub use process_keeper::{NoKeeper, ProcessKeeper};
+pub use process_keeper::{NoKeeper, ProcessKeeper, this_process};
 pub use rows::{Current, Due, Notice, Rows};
 pub use wait::{DeathCheck, Waiter, time_to_next_read};
 pub use wakeup::Wakeup;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub struct ProcessKeeper {
     keeper: Mutex<Option<Arc<Keeper>>>,
     /// The process that has a keeper. Asked first: in a forked process the lock may be held for
     /// ever, by a thread that is not there.
-    process: AtomicU32,
+    process: AtomicU64,
 }
 
 /// The lock of a keeper that lives as long as the program.
@@ -37,10 +37,29 @@ pub enum NoKeeper {
     NoThread(io::Error),
 }
 
+/// Counts the forks between the first process that counts them and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns a number that this process has, and none that was forked from it. The id alone would not
+/// do: two processes can both be the first of their namespaces. Forks are counted where
+/// [`let_children_hold`](crate::file::let_children_hold) was called.
+///
+/// ```
+/// assert_eq!(litelease_hold::this_process() as u32, std::process::id());
+/// ```
+pub fn this_process() -> u64 {
+    u64::from(FORKS.load(Ordering::SeqCst)) << 32 | u64::from(std::process::id())
+}
+
+/// Counts the fork that has made this process.
+pub(crate) fn count_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+}
+
 impl ProcessKeeper {
     /// Returns one that is not started yet.
     pub const fn new() -> Self {
-        ProcessKeeper { keeper: Mutex::new(None), process: AtomicU32::new(0) }
+        ProcessKeeper { keeper: Mutex::new(None), process: AtomicU64::new(0) }
     }
 
     /// Returns the keeper, with the system's clock. Fails in a forked process.
@@ -55,7 +74,7 @@ impl ProcessKeeper {
         clock: impl FnOnce() -> Arc<dyn Clock>,
     ) -> Result<Arc<Keeper>, NoKeeper> {
         match self.process.load(Ordering::SeqCst) {
-            pid if pid != 0 && pid != std::process::id() => return Err(NoKeeper::Forked),
+            pid if pid != 0 && pid != this_process() => return Err(NoKeeper::Forked),
             _ => {}
         }
         let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +83,7 @@ impl ProcessKeeper {
         }
         let new = Arc::new(Keeper::new(clock()));
         new.start().map_err(NoKeeper::NoThread)?;
-        self.process.store(std::process::id(), Ordering::SeqCst);
+        self.process.store(this_process(), Ordering::SeqCst);
         *keeper = Some(new.clone());
         Ok(new)
     }
@@ -92,7 +111,7 @@ impl ProcessKeeper {
 
     /// Stops the keeper like [`stop`](ProcessKeeper::stop), and gives up at `deadline`.
     pub(crate) fn stop_until(&self, deadline: Instant) {
-        if self.process.load(Ordering::SeqCst) != std::process::id() {
+        if self.process.load(Ordering::SeqCst) != this_process() {
             return;
         }
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -104,7 +123,7 @@ impl ProcessKeeper {
     /// Closes the connections to files in which no name is held any more. They are closed anyhow
     /// within a second; a caller that closes its own expects that no other is left.
     pub fn close_idle(&self) {
-        if self.process.load(Ordering::SeqCst) != std::process::id() {
+        if self.process.load(Ordering::SeqCst) != this_process() {
             return;
         }
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -198,7 +217,7 @@ mod tests {
     #[test]
     fn the_files_are_closed_although_a_thread_that_waits_has_the_keeper() {
         let keeper = Arc::new(Keeper::new(Arc::new(SystemClock)));
-        let process = AtomicU32::new(std::process::id());
+        let process = AtomicU64::new(this_process());
         let keepers = ProcessKeeper { keeper: Mutex::new(Some(keeper)), process };
         let waiting = keepers.get().unwrap();
         let ttl = Duration::from_secs(60);

@@ -165,7 +165,7 @@ fn a_handover_on_a_locked_place_returns_when_the_lease_is_lost() {
     let keeper = Arc::new(Keeper::new(clock.clone()));
     let hold = hold("x", second, clock.now());
     let kept = keeper.keep("place", hold, || open(&Locked::default())).unwrap();
-    assert!(kept.hand_over(second, 5 * second).is_err());
+    assert!(kept.hand_over(second, 5 * second, || true).is_err());
     // 1 s less a tenth.
     assert_eq!(clock.now(), Duration::from_millis(900));
     assert!(kept.check().is_err());
@@ -178,7 +178,7 @@ fn a_handover_on_a_locked_place_leaves_a_lease_that_is_trusted_with_its_holder()
     let keeper = Arc::new(Keeper::new(clock.clone()));
     let hold = hold("x", TTL, clock.now());
     let kept = keeper.keep("place", hold, || open(&Locked::default())).unwrap();
-    assert!(kept.hand_over(TTL, Duration::from_secs(5)).is_err());
+    assert!(kept.hand_over(TTL, Duration::from_secs(5), || true).is_err());
     assert_eq!(clock.now(), Duration::from_secs(5));
     assert_eq!(kept.check(), Ok(()));
 }

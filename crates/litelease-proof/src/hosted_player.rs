@@ -124,10 +124,10 @@ pub fn call(
     name: &str,
     values: &[OwnedValue],
 ) -> Result<Vec<Vec<OwnedValue>>, Error> {
-    let verb = verb(name).unwrap_or_else(|| panic!("no verb {name}"));
+    let verb = verb(name, values.len()).unwrap_or_else(|| panic!("no verb {name}"));
     verb.call(store, values).map_err(|misuse| match misuse {
         Misuse::Error(error) => error,
-        Misuse::Argument(at, wanted) => panic!("{name}: argument {at} must be {wanted}"),
+        Misuse::Argument(at) => panic!("{name}: argument {at} is missing or of another type"),
     })
 }
 
@@ -407,7 +407,9 @@ fn until(row: &[OwnedValue]) -> String {
 }
 
 fn slot(row: &[OwnedValue]) -> SlotInfo {
-    let [position, token, expires_at_ms] = [0, 1, 2].map(|at| integer(&row[at]));
+    // Listed without an expiry: it is kept.
+    let number = |at: usize| row[at].value().integer().unwrap_or(i64::MAX);
+    let [position, token, expires_at_ms] = [0, 1, 2].map(number);
     SlotInfo { position, token, expires_at_ms }
 }
 

@@ -85,7 +85,11 @@ pub use sqlite::{
     code, destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;
-pub use verbs::{Arguments, Misuse, VERBS, Verb, verb};
+pub use verbs::{
+    Answer, Answering, Argument, Arguments, Effect, Kind, Listing, Misuse, NAME, TTL, VERBS, Verb,
+    VerbRun, verb,
+};
+pub(crate) use verbs::{NOW, Range, RowIterator};
 
 /// Takes the locks that verbs on any thread may hold for a moment, for a process that forks. They
 /// are free again when the result is dropped.

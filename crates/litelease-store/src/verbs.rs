@@ -1,52 +1,108 @@
-//! The verbs by their names, values in and values out: what a binding for another language calls.
+//! The verbs by their names: one table for SQL and for the bindings of other languages.
 //!
-//! To add a verb, write one short function in the file of its capability and add one line to
-//! [`VERBS`]. An answer is a list of rows; a row of an answer that has cases begins with the name
-//! of its case.
+//! To add a verb, write one function in the file of its capability, and one line in [`VERBS`]. SQL
+//! and a binding are two readers of the table. They differ in the form of an answer: a value, or
+//! rows (see `answers.rs`).
 
+mod answers;
+mod arguments;
 mod fence;
 mod lease;
 mod limit;
 mod pool;
 mod queue;
 mod read;
-mod rows;
 
-use litelease_core::Claimant;
+use std::ffi::c_int;
 
-use crate::{Error, OwnedValue, Store, Value, When};
+pub(crate) use arguments::NOW;
+use arguments::*;
+pub use arguments::{Argument, Arguments, Kind, NAME, TTL};
 
-/// A verb that can be called by its name.
+use crate::{Error, OwnedValue, Store, Value};
+
+/// A verb: `litelease_` and its name are the name of its SQL function or table.
 ///
 /// ```
-/// # use litelease_store::{Failure, Host, HostedStore, OwnedValue, Rows, Value, verb};
+/// # use litelease_store::{Failure, Host, HostedStore, OwnedValue, verb};
 /// fn token(host: Box<dyn Host>) -> Result<usize, Failure> {
 ///     let store = HostedStore::new(host)?;
-///     let rows = verb("token").expect("a verb").call(&store, &[OwnedValue::Text("x".into())]);
+///     let rows = verb("token", 1).expect("a verb").call(&store, &[OwnedValue::Text("x".into())]);
 ///     Ok(rows.map_or(0, |rows| rows.len()))
 /// }
 /// ```
 pub struct Verb {
     /// The name.
     pub name: &'static str,
-    /// The names of its arguments, in their order. Those at the end may be left out where the verb
-    /// has a default.
-    pub arguments: &'static str,
-    /// Whether it can free what others wait for.
-    pub frees: bool,
-    run: Run,
+    /// Its arguments, in their order.
+    pub arguments: &'static [Argument],
+    /// The number of arguments that must be given.
+    pub required: usize,
+    /// Its effect on the database.
+    pub effect: Effect,
+    /// The functions that answer it, or its listing.
+    pub answer: Answering,
 }
 
-/// The rows of an answer.
+/// The effect of a verb on the database. Only a statement of the application may call one that
+/// writes: never a view, trigger or generated column, which another program may have put into the
+/// file.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Effect {
+    /// It only reads.
+    Reads,
+    /// It writes.
+    Writes,
+    /// It writes, and can free what others wait for.
+    Frees,
+}
+
+/// The functions that answer a verb, by the callers it has.
+pub enum Answering {
+    /// SQL and bindings.
+    Both(VerbRun<OwnedValue>, VerbRun<Answer>),
+    /// SQL: a function.
+    InSql(VerbRun<OwnedValue>),
+    /// Bindings.
+    InBindings(VerbRun<Answer>),
+    /// SQL and bindings: a table with arguments.
+    Listing(&'static Listing),
+}
+
+/// A function that answers a verb.
+pub type VerbRun<A> = fn(&Store, &Arguments<'_>) -> Result<A, Error>;
+
+/// The rows of an answer. If the answer has cases, its row begins with the name of the case.
 pub type Answer = Vec<Vec<OwnedValue>>;
 
-/// The reason why a call failed.
+/// A table with arguments, and its rows.
+pub struct Listing {
+    /// Its columns, as CREATE TABLE has them. The arguments follow them as hidden columns.
+    pub(crate) columns: &'static str,
+    /// The column by which the rows are ordered, and a range of which can be asked for.
+    pub(crate) order: Option<c_int>,
+    /// Its rows, given the arguments and the range. A time among the arguments is always given.
+    pub(crate) rows: fn(&Store, &Arguments<'_>, Range<'_>) -> Result<RowIterator, Error>,
+}
+
+/// Rows of a listing, read as they are asked for.
+pub(crate) type RowIterator = Box<dyn Iterator<Item = Result<Vec<OwnedValue>, Error>>>;
+
+/// The texts between which the caller looks, both included, where it says so. SQLite compares
+/// again.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Range<'a> {
+    pub(crate) from: Option<&'a str>,
+    pub(crate) to: Option<&'a str>,
+}
+
+/// The reason why a call of a binding failed.
 #[derive(Debug)]
 pub enum Misuse {
     /// The store's own error.
     Error(Error),
-    /// An argument is missing or of another type: its number, and what it must be.
-    Argument(usize, &'static str),
+    /// The argument of this number is missing or of another type.
+    Argument(usize),
 }
 
 impl From<Error> for Misuse {
@@ -55,152 +111,171 @@ impl From<Error> for Misuse {
     }
 }
 
-/// A function that runs a verb.
-type Run = fn(&Store, Arguments<'_>) -> Result<Answer, Misuse>;
-
-const fn verb_of(name: &'static str, arguments: &'static str, run: Run) -> Verb {
-    Verb { name, arguments, frees: false, run }
+/// Makes the table. A line says who can call the verb, its name, its function, the arguments that
+/// must be given, a semicolon, those that may be left out, and its effect.
+macro_rules! verbs {
+    ($($who:ident $name:literal = $function:path, ($($must:ident)* $(; $($may:ident)*)?) $effect:ident;)*) => {
+        &[$(Verb {
+            name: $name,
+            arguments: &[$($must,)* $($($may,)*)?],
+            required: <[&Argument]>::len(&[$(&$must),*]),
+            effect: Effect::$effect,
+            answer: verbs!(@ $who $function),
+        },)*]
+    };
+    (@ both $function:path) => { Answering::Both($function, $function) };
+    (@ sql $function:path) => { Answering::InSql($function) };
+    (@ binding $function:path) => { Answering::InBindings($function) };
+    (@ listing $listing:path) => { Answering::Listing(&$listing) };
 }
 
-/// A verb that can free what others wait for.
-const fn freeing(name: &'static str, arguments: &'static str, run: Run) -> Verb {
-    Verb { name, arguments, frees: true, run }
-}
+/// All verbs. `version` is the last that SQL gets: it tells that the others are there.
+pub static VERBS: &[Verb] = verbs! {
+    both "claim" = lease::claim, (NAME OWNER TTL; NOW MIN_TOKEN) Writes;
+    both "renew" = lease::renew, (NAME OWNER TTL; NOW TOKEN) Writes;
+    both "release" = lease::release, (NAME OWNER; NOW TOKEN) Frees;
+    both "transfer" = lease::transfer, (NAME OWNER NEW_OWNER TTL; NOW TOKEN) Writes;
+    both "ensure" = lease::ensure, (NAME OWNER TTL; NOW) Writes;
+    both "break" = lease::break_lease, (NAME; NOW) Frees;
+    both "token" = lease::token, (NAME) Reads;
+    both "attach" = lease::attach, (NAME TOKEN VALUE; NOW) Writes;
+    both "value" = lease::value, (NAME; NOW) Reads;
+    both "purge" = lease::purge, (BEFORE; NOW) Writes;
+    both "bootstrap" = lease::bootstrap, () Writes;
+    both "raise" = lease::raise, (FLOOR) Writes;
+    both "raise" = lease::raise_name, (NAME FLOOR) Frees;
+    both "restore_fence" = lease::restore_fence, (; ABOVE) Frees;
+    sql "owner" = lease::owner, (NAME; NOW) Reads;
+    binding "inspect" = lease::inspect, (NAME; NOW) Reads;
+    binding "live_leases" = lease::live_leases, (PREFIX; NOW) Reads;
+    binding "claim_from_dead" = lease::claim_from_dead, (NAME OWNER TTL NOW DEAD_OWNER DEAD_TOKEN) Writes;
+    binding "own" = lease::own, () Writes;
+    binding "begin" = lease::begin, () Writes;
+    binding "record_boot" = lease::record_boot, () Writes;
+    binding "is_boot_recorded" = lease::is_boot_recorded, () Reads;
+    binding "foreign_locks" = lease::foreign_locks, (; NOW) Reads;
+    listing "leases" = lease::LEASES, (; NOW) Reads;
 
-/// All verbs.
-pub static VERBS: &[Verb] = &[
-    verb_of("bootstrap", "", lease::bootstrap),
-    verb_of("claim", "name owner ttl_ms now_ms min_token", lease::claim),
-    verb_of(
-        "claim_from_dead",
-        "name owner ttl_ms now_ms dead_owner dead_token",
-        lease::claim_from_dead,
-    ),
-    verb_of("ensure", "name owner ttl_ms now_ms", lease::ensure),
-    verb_of("attach", "name token value now_ms", lease::attach),
-    verb_of("value", "name now_ms", lease::value),
-    verb_of("renew", "name owner ttl_ms now_ms token", lease::renew),
-    freeing("release", "name owner now_ms token", lease::release),
-    verb_of("transfer", "name owner new_owner ttl_ms now_ms token", lease::transfer),
-    freeing("break", "name now_ms", lease::break_lease),
-    verb_of("inspect", "name now_ms", lease::inspect),
-    verb_of("token", "name", lease::token),
-    verb_of("leases", "prefix now_ms", lease::leases),
-    verb_of("purge", "before_ms now_ms", lease::purge),
-    verb_of("raise", "floor", lease::raise),
-    freeing("raise_name", "name floor", lease::raise_name),
-    freeing("restore_fence", "above", lease::restore_fence),
-    verb_of("guard", "table name column strict", fence::guard),
-    verb_of("unguard", "table name", fence::unguard),
-    verb_of("guards", "", fence::guards),
-    verb_of("present", "name token", fence::present),
-    verb_of("withdraw", "name", fence::withdraw),
-    verb_of("checkpoint", "name token value now_ms", fence::checkpoint),
-    verb_of("last_checkpoint", "name", fence::last_checkpoint),
-    verb_of("admit", "name token", fence::admit),
-    freeing("pool", "id count now_ms", pool::pool),
-    verb_of("pool_info", "id now_ms", pool::pool_info),
-    verb_of("borrow", "id ttl_ms now_ms note key", pool::borrow),
-    verb_of("slot", "id lease", pool::slot),
-    freeing("return", "id lease now_ms", pool::return_slot),
-    verb_of("pool_renew", "id lease ttl_ms now_ms", pool::renew_slot),
-    verb_of("slots", "id now_ms", pool::slots),
-    verb_of("begin", "", lease::begin),
-    verb_of("record_boot", "", lease::record_boot),
-    verb_of("is_boot_recorded", "", lease::is_boot_recorded),
-    verb_of("keep", "id lease now_ms", pool::keep_slot),
-    freeing("free_kept", "id position token", pool::free_kept_slot),
-    verb_of("read", "name reader ttl_ms now_ms", read::read),
-    freeing("unread", "name reader", read::unread),
-    verb_of("readers", "name now_ms", read::readers),
-    verb_of("drained", "name token now_ms", read::drained),
-    verb_of("own", "", lease::own),
-    verb_of("foreign_locks", "now_ms", lease::foreign_locks),
-    freeing("pool_delete", "id", pool::delete_pool),
-    verb_of("queue", "queue max_attempts", queue::queue),
-    freeing("send", "queue body delay_ms key now_ms", queue::send),
-    verb_of("receive", "queue visibility_ms count now_ms", queue::receive),
-    verb_of("delivery", "receipt", queue::delivery),
-    verb_of("ack", "", queue::ack),
-    verb_of("extend", "receipt visibility_ms now_ms", queue::extend),
-    freeing("give_back", "receipt delay_ms note now_ms", queue::give_back),
-    verb_of("bury", "receipt note now_ms", queue::bury),
-    freeing("redrive", "queue item now_ms", queue::redrive),
-    verb_of("discard", "queue item now_ms", queue::discard),
-    verb_of("cancel", "queue item_or_key now_ms", queue::cancel),
-    verb_of("queue_delete", "queue", queue::delete_queue),
-    verb_of("queue_info", "queue now_ms", queue::queue_info),
-    verb_of("queues", "now_ms", queue::queues),
-    verb_of("next_visible", "queue", queue::next_visible),
-    verb_of("items", "queue now_ms", queue::items),
-    verb_of("begin_finish", "receipt", queue::begin_finish),
-    verb_of("end_finish", "receipt", queue::end_finish),
-    verb_of("undo_finish", "", queue::undo_finish),
-    verb_of("tidy", "", queue::tidy),
-    verb_of("drain", "name token", read::drain),
-    freeing("ring", "", read::ring),
-    verb_of("limit", "name token progress_within_ms not_after_ms now_ms", limit::limit),
-    verb_of("progress", "name token now_ms", limit::progress),
-    verb_of("request", "name requester within_ms now_ms", limit::request),
-    verb_of("withdraw_request", "name requester", limit::withdraw_request),
-    verb_of("requested", "name now_ms", limit::requested),
-    freeing("hand_over", "name owner ttl_ms now_ms token", limit::hand_over),
-    verb_of("take_over", "name owner ttl_ms now_ms", limit::take_over),
-    verb_of("leader", "name now_ms", limit::leader),
-];
+    both "limit" = limit::limit, (NAME TOKEN PROGRESS_WITHIN NOT_AFTER; NOW) Writes;
+    both "progress" = limit::progress, (NAME TOKEN; NOW) Writes;
+    both "request" = limit::request, (NAME REQUESTER WITHIN; NOW) Writes;
+    both "withdraw_request" = limit::withdraw_request, (NAME REQUESTER) Writes;
+    both "hand_over" = limit::hand_over, (NAME OWNER TTL; NOW TOKEN) Frees;
+    both "take_over" = limit::take_over, (NAME OWNER TTL; NOW) Writes;
+    binding "leader" = limit::leader, (NAME; NOW) Reads;
+    listing "requested" = limit::REQUESTED, (NAME; NOW) Reads;
 
-/// Returns the verb of this name.
+    both "guard" = fence::guard, (TABLE NAME; COLUMN STRICT) Writes;
+    both "unguard" = fence::unguard, (TABLE; NAME) Writes;
+    both "present" = fence::present, (NAME OR_WITHDRAW) Writes;
+    both "checkpoint" = fence::checkpoint, (NAME TOKEN VALUE; NOW) Writes;
+    both "admit" = fence::admit, (NAME TOKEN) Writes;
+    listing "guards" = fence::GUARDS, () Reads;
+    listing "checkpoint_get" = fence::CHECKPOINT, (NAME) Reads;
+
+    both "read" = read::read, (NAME READER TTL; NOW) Writes;
+    both "unread" = read::unread, (NAME READER) Frees;
+    both "drained" = read::drained, (NAME TOKEN; NOW) Reads;
+    binding "drain" = read::drain, (NAME TOKEN) Writes;
+    binding "ring" = read::ring, () Frees;
+    listing "readers" = read::READERS, (NAME; NOW) Reads;
+
+    both "pool" = pool::pool, (ID COUNT; NOW) Frees;
+    both "borrow" = pool::borrow, (ID TTL; NOW NOTE KEY) Writes;
+    both "return" = pool::return_slot, (ID LEASE; NOW) Frees;
+    both "pool_renew" = pool::renew_slot, (ID LEASE TTL; NOW) Writes;
+    both "keep" = pool::keep_slot, (ID LEASE; NOW) Writes;
+    both "pool_delete" = pool::delete_pool, (ID) Frees;
+    binding "free_kept" = pool::free_kept_slot, (ID POSITION TOKEN) Frees;
+    listing "slot" = pool::SLOT, (POOL_ID LEASE_ID) Reads;
+    listing "slots" = pool::SLOTS, (POOL_ID; NOW) Reads;
+
+    both "queue" = queue::queue, (QUEUE; MAX_ATTEMPTS) Writes;
+    both "send" = queue::send, (QUEUE BODY; DELAY KEY NOW) Frees;
+    both "extend" = queue::extend, (RECEIPT VISIBILITY; NOW) Writes;
+    both "give_back" = queue::give_back, (RECEIPT; DELAY NOTE NOW) Frees;
+    both "bury" = queue::bury, (RECEIPT; NOTE NOW) Writes;
+    both "redrive" = queue::redrive, (QUEUE; DEAD_ITEM NOW) Frees;
+    both "discard" = queue::discard, (QUEUE; DEAD_ITEM NOW) Writes;
+    both "cancel" = queue::cancel, (QUEUE ITEM_OR_KEY; NOW) Writes;
+    both "queue_delete" = queue::delete_queue, (QUEUE) Writes;
+    sql "receive" = queue::receive, (QUEUE VISIBILITY; NOW) Writes;
+    sql "ack" = queue::ack, (RECEIPT) Writes;
+    binding "receive_many" = queue::receive_many, (QUEUE VISIBILITY COUNT_OF_ITEMS; NOW) Writes;
+    binding "ack_many" = queue::ack_many, (; RECEIPTS) Writes;
+    binding "queue_info" = queue::queue_info, (QUEUE; NOW) Reads;
+    binding "next_visible" = queue::next_visible, (QUEUE) Reads;
+    binding "begin_finish" = queue::begin_finish, (RECEIPT) Writes;
+    binding "end_finish" = queue::end_finish, (RECEIPT) Writes;
+    binding "undo_finish" = queue::undo_finish, () Writes;
+    binding "tidy" = queue::tidy, () Writes;
+    listing "delivery" = queue::DELIVERY, (RECEIPT) Reads;
+    listing "items" = queue::ITEMS, (QUEUE; NOW) Reads;
+    listing "queues" = queue::QUEUES, (; NOW) Reads;
+
+    sql "now" = lease::now, () Reads;
+    sql "version" = lease::version, () Reads;
+};
+
+/// Returns the verb of this name that a binding can call with so many arguments.
 ///
 /// ```
-/// assert!(litelease_store::verb("claim").is_some());
-/// assert!(litelease_store::verb("no such verb").is_none());
+/// assert!(litelease_store::verb("claim", 3).is_some());
+/// assert!(litelease_store::verb("no such verb", 0).is_none());
 /// ```
-pub fn verb(name: &str) -> Option<&'static Verb> {
-    VERBS.iter().find(|verb| verb.name == name)
+pub fn verb(name: &str, count: usize) -> Option<&'static Verb> {
+    VERBS.iter().find(|verb| verb.name == name && verb.is_callable(count))
 }
 
 impl Verb {
-    /// Calls it.
+    /// Makes a function that only SQL gets.
+    pub const fn in_sql(
+        name: &'static str,
+        arguments: &'static [Argument],
+        required: usize,
+        run: VerbRun<OwnedValue>,
+    ) -> Self {
+        Verb { name, arguments, required, effect: Effect::Writes, answer: Answering::InSql(run) }
+    }
+
+    /// The argument in this place, if there is one.
+    pub fn argument(&self, at: usize) -> Option<&'static Argument> {
+        let last = self.arguments.last().filter(|last| last.kind == Kind::Texts);
+        self.arguments.get(at).or(last)
+    }
+
+    fn is_callable(&self, count: usize) -> bool {
+        let is_for_sql = matches!(self.answer, Answering::InSql(_));
+        !is_for_sql && (count <= self.arguments.len() || self.argument(count).is_some())
+    }
+
+    /// Calls it for a binding. NULL in the place of an argument that may be left out leaves it out.
     pub fn call(&self, store: &Store, values: &[OwnedValue]) -> Result<Answer, Misuse> {
-        (self.run)(store, Arguments(values))
+        for at in 0..values.len().max(self.required) {
+            let value = values.get(at).map_or(Value::Null, OwnedValue::value);
+            let may_be_left_out = at >= self.required && value == Value::Null;
+            match self.argument(at) {
+                Some(argument) if !may_be_left_out && !argument.takes_exactly(value) => {
+                    return Err(Misuse::Argument(at));
+                }
+                _ => {}
+            }
+        }
+        let given: Vec<_> = values.iter().map(|value| Some(value.value())).collect();
+        let given = Arguments { given: &given };
+        let rows = match self.answer {
+            Answering::Both(_, run) | Answering::InBindings(run) => run(store, &given),
+            Answering::Listing(listing) => store.in_snapshot(|| {
+                (listing.rows)(store, &given, Range::default())?.collect::<Result<_, _>>()
+            }),
+            Answering::InSql(_) => Ok(Answer::new()),
+        };
+        Ok(rows?)
     }
 }
 
-/// The values that a verb is called with. What is not given is NULL.
-#[derive(Clone, Copy)]
-pub struct Arguments<'a>(&'a [OwnedValue]);
-
-impl<'a> Arguments<'a> {
-    fn value(self, at: usize) -> Value<'a> {
-        self.0.get(at).map_or(Value::Null, OwnedValue::value)
-    }
-
-    fn text(self, at: usize) -> Result<&'a str, Misuse> {
-        self.value(at).text().ok_or(Misuse::Argument(at, "text"))
-    }
-
-    fn integer(self, at: usize) -> Result<i64, Misuse> {
-        self.value(at).integer().ok_or(Misuse::Argument(at, "a whole number"))
-    }
-
-    fn optional<T>(
-        self,
-        at: usize,
-        get: impl FnOnce(Self, usize) -> Result<T, Misuse>,
-    ) -> Result<Option<T>, Misuse> {
-        match self.value(at) {
-            Value::Null => Ok(None),
-            _ => get(self, at).map(Some),
-        }
-    }
-
-    /// A time, or the system clock's.
-    fn when(self, at: usize) -> Result<When, Misuse> {
-        Ok(self.optional(at, Self::integer)?.map_or(When::Now, When::At))
-    }
-
-    /// An owner and a token that may be missing.
-    fn who(self, owner: usize, token: usize) -> Result<Claimant<'a>, Misuse> {
-        Ok(Claimant { owner: self.text(owner)?, token: self.optional(token, Self::integer)? })
-    }
+/// Rows that were read to the end.
+fn collected(rows: impl IntoIterator<Item = Vec<OwnedValue>>) -> RowIterator {
+    let rows: Vec<_> = rows.into_iter().map(Ok).collect();
+    Box::new(rows.into_iter())
 }

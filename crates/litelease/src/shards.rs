@@ -116,7 +116,7 @@ impl Shards {
     /// ```
     pub fn checkpoint(&self, shard: usize, value: impl ToSql) -> Result<()> {
         let value = value.to_sql()?;
-        Ok(self.0.checkpoint(shard, as_value(&value, "a checkpoint")?)?)
+        Ok(self.0.checkpoint(&caller(self.0.file()), shard, as_value(&value, "a checkpoint")?)?)
     }
 
     /// Hands a shard over to the member that has requested it, in one commit. Returns whether one
@@ -130,7 +130,7 @@ impl Shards {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn hand_over(&self, shard: usize) -> Result<bool> {
-        Ok(self.0.hand_over(shard)?)
+        Ok(self.0.hand_over(&caller(self.0.file()), shard)?)
     }
 
     /// Leaves the group: releases the member and all its shards in one commit. Dropping it does so,
@@ -145,6 +145,6 @@ impl Shards {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn leave(self) -> Result<(), Lost> {
-        self.0.leave()
+        self.0.leave(&caller(self.0.file()))
     }
 }

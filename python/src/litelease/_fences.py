@@ -43,8 +43,8 @@ class Fences(Handle):
     def guards(self) -> list[GuardInfo]:
         """Lists all guards, and whether their triggers are intact."""
         return [
-            GuardInfo(table, name, column, bool(strict), bool(is_intact), refusals)
-            for table, name, column, strict, is_intact, refusals in self._rows("guards")
+            GuardInfo(table, name, column, bool(strict), state == "intact", refusals or 0)
+            for table, name, column, strict, state, refusals in self._rows("guards")
         ]
 
     def present(self, name: str, token: int) -> bool:
@@ -60,7 +60,7 @@ class Fences(Handle):
     def withdraw(self, name: str) -> None:
         """Withdraws the token presented for ``name``, for a connection that goes back to a pool."""
         self._load(_BY_CONNECTION)
-        self._row("withdraw", name)
+        self._row("present", name, None)
 
     def checkpoint(self, name: str, token: int, value: Value, *, now_ms: int | None = None) -> Stored | Stale:
         """Stores a value as the progress made under a grant, if that is still the newest one of ``name``."""
@@ -68,8 +68,8 @@ class Fences(Handle):
 
     def last_checkpoint(self, name: str) -> Checkpoint | None:
         """Returns the latest checkpoint of ``name``, from which a successor continues."""
-        found = self._row("last_checkpoint", name)
-        return Checkpoint(*found) if found else None
+        found = self._row("checkpoint_get", name)
+        return Checkpoint(found[1], found[0], found[2]) if found else None
 
     def admit(self, name: str, token: int) -> Admitted | Stale:
         """Admits a token unless a larger one was admitted for ``name`` before, and remembers it in this file.

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from . import _library
 from ._atomic import start_thread
@@ -153,17 +153,14 @@ class Holding:
     def __enter__(self: Me) -> Me:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.release()
-        except sqlite3.Error:
-            # What went wrong in the block matters more; the keeper goes on trying.
-            if error is None:
-                raise
-        finally:
-            _library.held_release(self._native)  # if an exception has come before
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None: ...
+
+    else:
+        __exit__ = _library.held_exit
 
 
 class Held(Holding):

@@ -228,7 +228,7 @@ or SQLite has ended it after an error; begin it again
         >>> [(lease.name, lease.owner) for lease in db.leases("jobs/")]
         [('jobs/index', 'b'), ('jobs/mail', 'a')]
         """
-        return [Lease(*found) for found in self._rows("leases", prefix, now_ms)]
+        return [Lease(*found) for found in self._rows("live_leases", prefix, now_ms)]
 
     def attach(
         self, lease: Lease, value: None | int | float | str | bytes, *, now_ms: int | None = None
@@ -401,7 +401,7 @@ or SQLite has ended it after an error; begin it again
 
     def readers(self, name: str, *, now_ms: int | None = None) -> list[Reader]:
         """Lists the live readers of ``name``. Takes no write lock."""
-        return [Reader(*row) for row in self._rows("readers", name, now_ms)]
+        return [Reader(*row[:2]) for row in self._rows("readers", name, now_ms)]
 
     def drained(self, name: str, token: int, *, now_ms: int | None = None) -> bool:
         """Checks whether the writer with this token may write: its grant is live and the newest, and nobody reads."""
@@ -426,7 +426,7 @@ or SQLite has ended it after an error; begin it again
     def raise_name(self, name: str, floor: int) -> None:
         """Raises the token of one name above ``floor``, and ends its lease if it is live: no token up to the floor
         counts any more."""
-        self._row("raise_name", name, floor)
+        self._row("raise", name, floor)
 
     def restore_fence(self, *, above: int | None = None) -> int:
         """Fences off everything that was granted before this file was restored from a backup, and returns the new floor.

@@ -112,6 +112,10 @@ held_check: Callable[[object], "tuple[str, str] | None"] = _made["held_check"]
 held_state: Callable[[object], "tuple[float, int, tuple[str, str] | None]"] = _made["held_state"]
 held_progress: Callable[[object], "tuple[str, str] | None"] = _made["held_progress"]
 held_release: Callable[[object], "tuple[str, str] | int"] = _made["held_release"]
+_as_method = ctypes.pythonapi.PyInstanceMethod_New
+_as_method.argtypes, _as_method.restype = [ctypes.py_object], ctypes.py_object
+# For the class of a hold: no bytecode runs where its block ends, before the hold is released.
+held_exit: Callable[..., None] = _as_method(_made["held_exit"])
 held_hand_over: Callable[[object, int], Any] = _made["held_hand_over"]
 held_requested: Callable[[object], "tuple[str, int] | None"] = _made["held_requested"]
 event: Callable[[object], object] = _made["event"]
@@ -125,9 +129,15 @@ trust_settle: Callable[..., "float | None"] = _made["trust_settle"]
 work: Callable[..., object] = _made["work"]
 work_next: Callable[[object], Any] = _made["work_next"]
 work_end: Callable[[object, "str | None"], str] = _made["work_end"]
+work_over: Callable[[object], None] = _made["work_over"]
 item_settled: Callable[[object, str], object] = _made["item_settled"]
 begin_anew: Callable[[], None] = _made["begin_anew"]
-end_calls: Callable[[], None] = _made["end_calls"]
+
+
+def end_calls() -> None:
+    """Waits for the calls of other threads. The runtime itself ends an interpreter that was left alive, late."""
+    _made["end_calls"](sys.is_finalizing())
+
 
 _is_found: list[bool] = []
 

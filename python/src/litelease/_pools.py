@@ -45,7 +45,7 @@ class Pools(Handle):
     def slot(self, id: str, lease: str) -> Slot | None:
         """Returns the slot of a lease, also after its expiry. Returns None once it was returned or lent again."""
         found = self._row("slot", id, lease)
-        return Slot(*found) if found else None
+        return Slot.listed(*found) if found else None
 
     def return_slot(self, id: str, lease: str, *, now_ms: int | None = None) -> bool:
         """Returns a slot to its pool. The answer is whether the borrower still had it; returning twice is harmless."""
@@ -83,7 +83,7 @@ class Pools(Handle):
 
     def slots(self, id: str, *, now_ms: int | None = None) -> list[Slot]:
         """Lists the slots that are lent out, by position."""
-        return [Slot(*row) for row in self._rows("slots", id, now_ms)]
+        return [Slot.listed(*row[:3], row[4]) for row in self._rows("slots", id, now_ms)]
 
     def delete(self, id: str) -> bool:
         """Deletes a pool and ends its leases. Returns whether there was such a pool. Its tokens are

@@ -271,23 +271,23 @@ class Queue(Handle):
         [Acknowledged(), Acknowledged()]
         """
         visibility_ms = in_ms(self.name, visibility, visibility_ms, "visibility")
-        return [self._item(*row) for row in self._rows("receive", self.name, visibility_ms, count, now_ms)]
+        return [self._item(*row) for row in self._rows("receive_many", self.name, visibility_ms, count, now_ms)]
 
     def delivery(self, receipt: str) -> Item | None:
         """Returns the item of a receipt, for a program that has only the text. None if the receipt is stale."""
         found = self._row("delivery", receipt)
-        return self._item(*found) if found else None
+        return self._item(found[0], receipt, *found[1:]) if found else None
 
     def ack(self, receipt: str | Item) -> Acknowledged | StaleReceipt:
         """Acknowledges an item: it is done, and gone. ``StaleReceipt`` is falsy, and says why not.
 
         Tokens decide, not clocks: the newest receipt passes even after its deadline, if nobody received the item since.
         """
-        return self._answer(Acknowledged, StaleReceipt, "ack", _receipt(receipt))
+        return self._answer(Acknowledged, StaleReceipt, "ack_many", _receipt(receipt))
 
     def ack_many(self, receipts: Iterable[str | Item]) -> list[Acknowledged | StaleReceipt]:
         """Acknowledges items in one commit. One that is stale does not keep the others from passing."""
-        return [answer(row) for row in self._rows("ack", *map(_receipt, receipts))]
+        return [answer(row) for row in self._rows("ack_many", *map(_receipt, receipts))]
 
     def extend(
         self,

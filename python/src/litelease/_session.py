@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from . import _library
 from ._atomic import at_once
-from ._types import answer
+from ._types import LiteleaseError, answer
 
 Yes = TypeVar("Yes")
 No = TypeVar("No")
@@ -51,6 +51,8 @@ class OwnConnection(sqlite3.Connection):
     _litelease: object = None
 
     def __init__(self, *values: Any, **options: Any) -> None:
+        if "_litelease" in vars(self):
+            raise LiteleaseError("this connection was opened before, and the library knows that one: open another one")
         _library.find_library()
         self._litelease = _library.opened(functools.partial(super().__init__, *values, **options))
 

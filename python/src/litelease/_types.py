@@ -135,6 +135,10 @@ class Slot:
         """Whether it never expires, because the borrower keeps it."""
         return self.expires_at_ms == 2**63 - 1
 
+    @staticmethod
+    def listed(position: int, token: int, expires_at_ms: int | None, note: str | None = None) -> Slot:
+        return Slot(position, token, 2**63 - 1 if expires_at_ms is None else expires_at_ms, note)
+
 
 @dataclass(frozen=True)
 class Borrowed:

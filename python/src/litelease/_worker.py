@@ -103,25 +103,31 @@ class Worker:
         'ZeroDivisionError: division by zero'
         """
         native = self._begin()
-        while (item := self._next(native)) is not None:
-            note: str | None = "the worker was interrupted"
-            try:
-                note = _call(handler, item)
-            finally:
-                self._end(native, note)
-        return self.counts
+        try:
+            while (item := self._next(native)) is not None:
+                note: str | None = "the worker was interrupted"
+                try:
+                    note = _call(handler, item)
+                finally:
+                    self._end(native, note)
+            return self.counts
+        finally:
+            _library.work_over(native)
 
     def __iter__(self) -> Generator[WorkItem, None, None]:
         native = self._begin()
-        while (item := self._next(native)) is not None:
-            note: str | None = "the loop was left"
-            try:
-                yield item
-                note = None
-            finally:
-                is_left_open = self._end(native, note)
-            if is_left_open:
-                raise LiteleaseError(_LEFT_OPEN)
+        try:
+            while (item := self._next(native)) is not None:
+                note: str | None = "the loop was left"
+                try:
+                    yield item
+                    note = None
+                finally:
+                    is_left_open = self._end(native, note)
+                if is_left_open:
+                    raise LiteleaseError(_LEFT_OPEN)
+        finally:
+            _library.work_over(native)
 
     def _begin(self) -> object:
         """Begins the work. It ends when what this returns is freed, at the latest."""

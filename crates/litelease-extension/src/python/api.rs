@@ -8,8 +8,10 @@ use std::ffi::{CStr, CString, c_char, c_double, c_int, c_longlong, c_void};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
+
+use crate::python::this_process;
 
 /// A `PyObject*`.
 pub(crate) type Raw = *mut c_void;
@@ -299,20 +301,58 @@ pub(crate) fn in_capsule<T: InCapsule>(capsule: &Object) -> Result<Arc<T>> {
     }
 }
 
+/// The target of a capsule that has it alone, under its name.
+pub(crate) trait Boxed: 'static {
+    const NAME: &'static CStr;
+}
+
+/// Makes a capsule of a value, which is dropped when the capsule is freed.
+pub(crate) fn boxed<T: Boxed>(value: T) -> Result<Object> {
+    let raw = Box::into_raw(Box::new(value));
+    // SAFETY: the capsule frees the value with its destructor.
+    unsafe {
+        let capsule = (py().PyCapsule_New)(raw.cast(), T::NAME.as_ptr(), Some(free_box::<T>));
+        if capsule.is_null() {
+            drop(Box::from_raw(raw));
+        }
+        Object::owned(capsule)
+    }
+}
+
+unsafe extern "C" fn free_box<T: Boxed>(capsule: Raw) {
+    // SAFETY: Python calls it once, for a capsule of `boxed` to which nothing refers.
+    unsafe {
+        let raw = (py().PyCapsule_GetPointer)(capsule, T::NAME.as_ptr());
+        if !raw.is_null() {
+            let value = Box::from_raw(raw.cast::<T>());
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+        }
+    }
+}
+
+/// Returns what a capsule has alone.
+pub(crate) fn in_box<T: Boxed>(capsule: &Object) -> Result<&T> {
+    // SAFETY: the capsule keeps the value alive, and outlives the reference to it.
+    unsafe {
+        let raw = (py().PyCapsule_GetPointer)(capsule.as_raw(), T::NAME.as_ptr());
+        raw.cast::<T>().as_ref().ok_or(Raised)
+    }
+}
+
 /// A value that a forked process leaves alone: its locks may be taken for ever.
 pub(crate) struct OfProcess<T> {
-    process: u32,
+    process: u64,
     value: ManuallyDrop<T>,
 }
 
 impl<T> OfProcess<T> {
     pub(crate) fn new(value: T) -> Self {
-        OfProcess { process: std::process::id(), value: ManuallyDrop::new(value) }
+        OfProcess { process: this_process(), value: ManuallyDrop::new(value) }
     }
 
     /// Returns the value, or none in a forked process.
     pub(crate) fn get(&self) -> Option<&T> {
-        (self.process == std::process::id()).then_some(&*self.value)
+        (self.process == this_process()).then_some(&*self.value)
     }
 }
 
@@ -443,8 +483,24 @@ pub(crate) fn check_signals() -> Result<()> {
     done(unsafe { (py().PyErr_CheckSignals)() })
 }
 
+/// The GIL is given up no more.
+static KEEPS_GIL: AtomicBool = AtomicBool::new(false);
+
+/// Has the GIL kept from now on. The end of the runtime also ends interpreters that were left
+/// alive, in its own thread, and a thread that takes the GIL back in one of those is ended.
+pub(crate) fn keep_gil() {
+    KEEPS_GIL.store(true, Ordering::SeqCst);
+}
+
+pub(crate) fn is_gil_kept() -> bool {
+    KEEPS_GIL.load(Ordering::SeqCst)
+}
+
 /// Does `work` without the GIL.
 pub(crate) fn without_gil(work: impl FnOnce()) {
+    if is_gil_kept() {
+        return work();
+    }
     // SAFETY: the GIL is held, and is taken again by the same thread.
     unsafe {
         let thread = (py().PyEval_SaveThread)();

@@ -6,7 +6,6 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,21 +16,19 @@ use litelease_hold::file::{
 };
 use litelease_hold::{
     Clock, Held, Hold, HoldError, HoldLimits, HolderKind, Identity, Loss, LossSignal, Settled,
-    SystemClock, Wish, abandon,
+    SystemClock, Wish, abandon, this_process,
 };
 use litelease_store::{Error, Failure, OwnedValue, code};
 
 use crate::python::api::{
-    self, Object, Raised, Raw, Result, check_signals, float, integer, py, string, tuple,
+    self, Boxed, Object, Raised, Result, boxed, check_signals, float, integer, py, string, tuple,
     without_gil,
 };
 use crate::python::library::found;
 use crate::python::session::Failed;
 use crate::python::values::to_integer;
 use crate::python::waiting::seconds;
-use crate::python::{Context, at_once, guarded, raise};
-
-const CLOSER: &CStr = c"litelease.closer";
+use crate::python::{Context, raise};
 
 /// How long a signal's handler has to wait at most.
 pub(super) const SLICE: Duration = Duration::from_millis(50);
@@ -52,7 +49,7 @@ pub(super) struct PythonHeld {
     /// Dropping it is a mistake that is warned of.
     is_warned_of: bool,
     /// The process that holds it. Asked first: in a forked one the locks may be taken for ever.
-    process: u32,
+    process: u64,
     lost: LossSignal,
     state: Mutex<State>,
 }
@@ -98,28 +95,24 @@ pub(super) const NO_LIBRARY: &str = "this Python's sqlite3 does not let Liteleas
 ///
 /// Answers the capsule with owner, token and expiry; or owner, token and expiry of the lease that
 /// is in the way; or None if it was stopped.
-pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, given| {
-        let asked = Asked::read(context, &given)?;
-        let number = optional(context, &given.item(9)?);
-        let Waited { answer, was_stopped } =
-            run(context, &asked.file, &given.item(10)?, |aside| {
-                let Asked { ttl, wait, more: (value, progress_within, max_time), .. } = &asked;
-                let more = More {
-                    value: Some(value.value())
-                        .filter(|value| *value != litelease_store::Value::Null),
-                    progress_within: *progress_within,
-                    max_time: *max_time,
-                };
-                // What is granted ends with the limit, too.
-                let first = max_time.map_or(*ttl, |time| time.min(*ttl));
-                aside.hold(&asked.wish(first), *ttl, *wait, more)
-            })?;
-        if was_stopped {
-            return context.names.none();
-        }
-        answer_hold(context, answer.map(|held| (held, None)), number)
-    })
+pub(crate) fn hold(context: &'static Context, given: Object) -> Result<Object> {
+    let asked = Asked::read(context, &given)?;
+    let number = optional(context, &given.item(9)?);
+    let Waited { answer, was_stopped } = run(context, &asked.file, &given.item(10)?, |aside| {
+        let Asked { ttl, wait, more: (value, progress_within, max_time), .. } = &asked;
+        let more = More {
+            value: Some(value.value()).filter(|value| *value != litelease_store::Value::Null),
+            progress_within: *progress_within,
+            max_time: *max_time,
+        };
+        // What is granted ends with the limit, too.
+        let first = max_time.map_or(*ttl, |time| time.min(*ttl));
+        aside.hold(&asked.wish(first), *ttl, *wait, more)
+    })?;
+    if was_stopped {
+        return context.names.none();
+    }
+    answer_hold(context, answer.map(|held| (held, None)), number)
 }
 
 /// Holds a slot. Its arguments are the path, the id of the pool, the ttl in ms, the seconds to
@@ -128,51 +121,47 @@ pub(crate) unsafe extern "C" fn hold(shared: Raw, arguments: Raw) -> Raw {
 ///
 /// Answers the capsule with the id of the lease, the token, the expiry and the number of the slot;
 /// or 0 if none came free; or None if it was stopped.
-pub(crate) unsafe extern "C" fn hold_slot(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, given| {
-        let (file, pool) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
-        let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
-        let (wait, note) = (seconds(&given.item(3)?), given.item(4)?);
-        let note = if context.names.is_none(&note) { None } else { Some(note.text()?) };
-        let (limits, cancel) = (HoldLimits::default(), None);
-        let wish = SlotWish { pool: &pool, ttl, wait, note, limits, cancel };
-        let Waited { answer, was_stopped } =
-            run(context, &file, &given.item(6)?, |aside| aside.hold_slot(&wish))?;
-        match answer {
-            _ if was_stopped => context.names.none(),
-            Ok(None) => integer(0),
-            Ok(Some((held, position))) => {
-                let (lease, token) = (held.grant().secret.clone(), held.token());
-                let expires_at_ms = held.expires_at_ms();
-                let capsule = capsule_of(context, held, None, optional(context, &given.item(5)?))?;
-                let numbers = [token, expires_at_ms, position].map(integer);
-                let all = [Ok(capsule), string(&lease)].into_iter().chain(numbers);
-                tuple(all.collect::<Result<_>>()?)
-            }
-            Err(error) => raise(context, failed(error)),
+pub(crate) fn hold_slot(context: &'static Context, given: Object) -> Result<Object> {
+    let (file, pool) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
+    let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
+    let (wait, note) = (seconds(&given.item(3)?), given.item(4)?);
+    let note = if context.names.is_none(&note) { None } else { Some(note.text()?) };
+    let (limits, cancel) = (HoldLimits::default(), None);
+    let wish = SlotWish { pool: &pool, ttl, wait, note, limits, cancel };
+    let Waited { answer, was_stopped } =
+        run(context, &file, &given.item(6)?, |aside| aside.hold_slot(&wish))?;
+    match answer {
+        _ if was_stopped => context.names.none(),
+        Ok(None) => integer(0),
+        Ok(Some((held, position))) => {
+            let (lease, token) = (held.grant().secret.clone(), held.token());
+            let expires_at_ms = held.expires_at_ms();
+            let capsule = capsule_of(context, held, None, optional(context, &given.item(5)?))?;
+            let numbers = [token, expires_at_ms, position].map(integer);
+            let all = [Ok(capsule), string(&lease)].into_iter().chain(numbers);
+            tuple(all.collect::<Result<_>>()?)
         }
-    })
+        Err(error) => raise(context, failed(error)),
+    }
 }
 
 /// Opens a session. Its arguments are the path, the identity, the ttl in ms, whether it replaces
 /// another, the number of the connection or None, and None. Answers as [`hold`] does.
-pub(crate) unsafe extern "C" fn session_open(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, given| {
-        let (file, identity) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
-        let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
-        let (replaces, number) = (given.item(3)?.is_true()?, optional(context, &given.item(4)?));
-        let opened = run(context, &file, &given.item(5)?, |aside| {
-            open_session(aside, &identity, ttl, replaces)
-        })?;
-        let opened = opened.answer.map(|(held, members)| (held, Some(members)));
-        answer_hold(context, opened, number)
-    })
+pub(crate) fn session_open(context: &'static Context, given: Object) -> Result<Object> {
+    let (file, identity) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
+    let ttl = in_duration(to_integer(&given.item(2)?).unwrap_or(0));
+    let (replaces, number) = (given.item(3)?.is_true()?, optional(context, &given.item(4)?));
+    let opened = run(context, &file, &given.item(5)?, |aside| {
+        open_session(aside, &identity, ttl, replaces)
+    })?;
+    let opened = opened.answer.map(|(held, members)| (held, Some(members)));
+    answer_hold(context, opened, number)
 }
 
 /// Claims a name in a session. Its arguments are the session, the path, the name and None. Answers
 /// as [`hold`] does.
-pub(crate) unsafe extern "C" fn session_claim(shared: Raw, arguments: Raw) -> Raw {
-    with_held(shared, arguments, |context, session, given| {
+pub(crate) fn session_claim(context: &'static Context, given: Object) -> Result<Object> {
+    with_held(context, &given, |context, session, given| {
         let (file, name) = (file_at(context, &given.item(1)?)?, name_at(context, given, 2)?);
         // Cloned: the state is not locked during the claim.
         let members = match &*session.state() {
@@ -210,23 +199,20 @@ fn answer_hold(
 /// Claims a name, and waits for it. Its arguments are those of [`hold`]. Answers True with owner,
 /// token and expiry of the grant, or False with those of the lease that is in the way; or None if
 /// it was stopped.
-pub(crate) unsafe extern "C" fn claim_wait(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, given| {
-        let asked = Asked::read(context, &given)?;
-        let Waited { answer, was_stopped } =
-            run(context, &asked.file, &given.item(10)?, |aside| {
-                aside.acquire(&asked.wish(asked.ttl), asked.wait)
-            })?;
-        match answer {
-            _ if was_stopped => context.names.none(),
-            Ok(granted) => {
-                let is_granted = integer(i64::from(granted.is_ok()))?;
-                let (Ok(lease) | Err(lease)) = granted;
-                tuple(vec![is_granted, lease_tuple(&lease)?])
-            }
-            Err(error) => raise(context, failed(HoldError::Lease(error))),
+pub(crate) fn claim_wait(context: &'static Context, given: Object) -> Result<Object> {
+    let asked = Asked::read(context, &given)?;
+    let Waited { answer, was_stopped } = run(context, &asked.file, &given.item(10)?, |aside| {
+        aside.acquire(&asked.wish(asked.ttl), asked.wait)
+    })?;
+    match answer {
+        _ if was_stopped => context.names.none(),
+        Ok(granted) => {
+            let is_granted = integer(i64::from(granted.is_ok()))?;
+            let (Ok(lease) | Err(lease)) = granted;
+            tuple(vec![is_granted, lease_tuple(&lease)?])
         }
-    })
+        Err(error) => raise(context, failed(HoldError::Lease(error))),
+    }
 }
 
 /// The request of a caller.
@@ -287,36 +273,47 @@ pub(super) fn run<T>(
 ) -> Result<Waited<T>> {
     let_children_hold();
     stay_loaded(file);
-    let gil = Gil::default();
-    let (was_stopped, has_raised) = (Cell::new(false), Cell::new(false));
+    let was_stopped = Cell::new(false);
     let is_stopped = || match context.names.is_none(stop) {
         true => Ok(false),
         false => stop.call(vec![])?.is_true(),
     };
-    let go_on = || {
-        if was_stopped.get() || has_raised.get() {
-            return Err(interrupted());
-        }
-        gil.taken(|| match check_signals().and_then(|()| is_stopped()) {
-            Ok(is_stopped) => was_stopped.set(is_stopped),
-            Err(Raised) => has_raised.set(true),
-        });
-        match was_stopped.get() || has_raised.get() || context.calls.are_ending() {
-            true => Err(interrupted()),
-            false => Ok(()),
-        }
-    };
-    let aside = Aside { file, patience: PATIENCE, go_on: &go_on };
-    let answer = gil.released(|| ask(&aside));
-    match has_raised.get() {
+    let check = || is_stopped().map(|is_stopped| was_stopped.set(is_stopped));
+    let (answer, handled) = interruptible(context, check, |goes_on| {
+        let go_on = || match !was_stopped.get() && goes_on() && !was_stopped.get() {
+            true => Ok(()),
+            false => Err(interrupted()),
+        };
+        ask(&Aside { file, patience: PATIENCE, go_on: &go_on })
+    });
+    match handled {
         // The handler's exception is still set. What was granted is given back.
-        true => {
+        Err(Raised) => {
             let exception = api::take_exception()?;
             drop(answer);
             Err(api::set_exception(exception))
         }
-        false => Ok(Waited { answer, was_stopped: was_stopped.get() }),
+        Ok(()) => Ok(Waited { answer, was_stopped: was_stopped.get() }),
     }
+}
+
+/// Does `work` without the GIL. Whenever `work` asks whether to go on, Python handles the signals
+/// that have come, and `check` is done, both with the GIL. It is to stop once either has raised, or
+/// the interpreter ends. Returns the answer, and whether an exception is set now.
+fn interruptible<T>(
+    context: &Context,
+    check: impl Fn() -> Result<()>,
+    work: impl FnOnce(&dyn Fn() -> bool) -> T,
+) -> (T, Result<()>) {
+    let (gil, has_raised) = (Gil::default(), Cell::new(false));
+    let goes_on = || {
+        if !has_raised.get() {
+            gil.taken(|| has_raised.set(check_signals().and_then(|()| check()).is_err()));
+        }
+        !has_raised.get() && !context.calls.are_ending()
+    };
+    let answer = gil.released(|| work(&goes_on));
+    (answer, if has_raised.get() { Err(Raised) } else { Ok(()) })
 }
 
 impl Context {
@@ -324,7 +321,7 @@ impl Context {
     pub(super) fn value_at(&self, given: &Object, at: usize) -> Result<OwnedValue> {
         let given = given.item(at)?;
         self.names.to_value(&given)?.ok_or_else(|| {
-            let text = "a checkpoint or a value is None, an int, a float, a str or bytes";
+            let text = "value must be None, an int, a float, a str or bytes";
             self.names.type_error(&format!("{text}, got {}", given.shown()))
         })
     }
@@ -357,6 +354,9 @@ struct Gil(Cell<Option<*mut c_void>>);
 
 impl Gil {
     fn released<T>(&self, work: impl FnOnce() -> T) -> T {
+        if api::is_gil_kept() {
+            return work();
+        }
         // SAFETY: the GIL is held, and is taken again by the same thread.
         unsafe {
             self.0.set(Some((py().PyEval_SaveThread)()));
@@ -388,7 +388,7 @@ impl PythonHeld {
 
     /// Returns why it is over, if it is: the kind and the text.
     pub(super) fn over(&self) -> Option<(&'static str, String)> {
-        if self.process != std::process::id() {
+        if self.process != this_process() {
             return Some(of_loss(&Loss::Forked));
         }
         match self.settled.get() {
@@ -413,7 +413,7 @@ impl PythonHeld {
     ) -> Arc<Self> {
         let (lost, settled) = (held.lost(), OnceLock::new());
         let state = Mutex::new(State::Held(Box::new(held), session));
-        Arc::new(PythonHeld { settled, is_warned_of, process: std::process::id(), lost, state })
+        Arc::new(PythonHeld { settled, is_warned_of, process: this_process(), lost, state })
     }
 
     /// Notes how the work on an item has ended. Nothing is extended any more.
@@ -433,7 +433,7 @@ impl PythonHeld {
 impl PythonHeld {
     /// Returns the hold of a grant on a server, unless it has ended.
     pub(super) fn server_hold(&self) -> Option<Arc<Hold>> {
-        if self.process != std::process::id() {
+        if self.process != this_process() {
             return None;
         }
         match &*self.state() {
@@ -447,7 +447,7 @@ impl PythonHeld {
 pub(super) fn of_server(hold: Arc<Hold>) -> Result<Object> {
     let lost = of_hold(&hold);
     let state = Mutex::new(State::OnServer(hold));
-    let (settled, process) = (OnceLock::new(), std::process::id());
+    let (settled, process) = (OnceLock::new(), this_process());
     api::capsule_of(Arc::new(PythonHeld { settled, is_warned_of: false, process, lost, state }))
 }
 
@@ -467,7 +467,7 @@ impl api::InCapsule for PythonHeld {
 
 impl Ending for PythonHeld {
     fn end(&self, kind: &'static str, text: &str) -> Option<Held> {
-        if self.process != std::process::id() || self.settled.get().is_some() {
+        if self.process != this_process() || self.settled.get().is_some() {
             return None;
         }
         let mut state = self.state();
@@ -495,7 +495,7 @@ impl Ending for PythonHeld {
 impl Drop for PythonHeld {
     fn drop(&mut self) {
         // A forked process leaves it alone: its locks may be taken for ever.
-        if self.process != std::process::id() {
+        if self.process != this_process() {
             let state = std::mem::replace(&mut self.state, Mutex::new(State::Moving(None)));
             std::mem::forget(state);
         }
@@ -584,37 +584,24 @@ fn of_connections() -> MutexGuard<'static, BTreeMap<Key, Endings>> {
 
 /// Makes a capsule that ends the holds of a connection when it is freed. SQLite frees it when the
 /// connection closes, as the data of a function.
-pub(crate) unsafe extern "C" fn closer(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, given| {
-        let key = key(context, to_integer(&given.item(0)?).unwrap_or(0));
-        of_connections().entry(key).or_default();
-        let key = Box::into_raw(Box::new(key));
-        // SAFETY: the capsule frees the key with its destructor.
-        unsafe {
-            let free = Some(free_closer as unsafe extern "C" fn(Raw));
-            let capsule = (py().PyCapsule_New)(key.cast(), CLOSER.as_ptr(), free);
-            if capsule.is_null() {
-                drop(Box::from_raw(key));
-            }
-            Object::owned(capsule)
-        }
-    })
+pub(crate) fn closer(context: &'static Context, given: Object) -> Result<Object> {
+    let key = key(context, to_integer(&given.item(0)?).unwrap_or(0));
+    of_connections().entry(key).or_default();
+    boxed(Closer(key))
 }
 
-unsafe extern "C" fn free_closer(capsule: Raw) {
-    // SAFETY: Python calls it once, for a capsule of `closer`.
-    let key = unsafe {
-        let key = (py().PyCapsule_GetPointer)(capsule, CLOSER.as_ptr());
-        if key.is_null() {
-            return;
-        }
-        Box::from_raw(key.cast::<Key>())
-    };
-    let work = || {
-        let handles = of_connections().remove(&*key);
+/// Ends the holds of a connection when it is dropped.
+struct Closer(Key);
+
+impl Boxed for Closer {
+    const NAME: &'static CStr = c"litelease.closer";
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        let handles = of_connections().remove(&self.0);
         end_all(handles.into_iter().flatten(), "Closed", CLOSED);
-    };
-    let _ = catch_unwind(AssertUnwindSafe(work));
+    }
 }
 
 /// Ends holds, and releases them.
@@ -628,34 +615,30 @@ fn end_all(handles: impl IntoIterator<Item = Weak<dyn Ending>>, kind: &'static s
 
 /// Ends the holds of a connection, by its number, or all, without waiting for a locked file for
 /// long.
-pub(crate) unsafe extern "C" fn end_holds(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, given| {
-        let number = optional(context, &given.item(0)?);
-        let (first, last) = match number {
-            Some(number) => (number, number),
-            None => (i64::MIN, i64::MAX),
-        };
-        // Those of other interpreters go on.
-        let ours = key(context, first)..=key(context, last);
-        let mut handles = Vec::new();
-        for (_, of_one) in of_connections().range_mut(ours) {
-            handles.append(of_one);
-        }
-        without_gil(|| end_all(handles, "Released", RELEASED));
-        context.names.none()
-    })
+pub(crate) fn end_holds(context: &'static Context, given: Object) -> Result<Object> {
+    let number = optional(context, &given.item(0)?);
+    let (first, last) = match number {
+        Some(number) => (number, number),
+        None => (i64::MIN, i64::MAX),
+    };
+    // Those of other interpreters go on.
+    let ours = key(context, first)..=key(context, last);
+    let mut handles = Vec::new();
+    for (_, of_one) in of_connections().range_mut(ours) {
+        handles.append(of_one);
+    }
+    without_gil(|| end_all(handles, "Released", RELEASED));
+    context.names.none()
 }
 
 /// Calls `work` with the hold of a capsule and the other arguments. What gives the GIL up counts
 /// itself.
 fn with_held(
-    shared: Raw,
-    arguments: Raw,
+    context: &'static Context,
+    arguments: &Object,
     work: impl FnOnce(&'static Context, &PythonHeld, &Object) -> Result<Object>,
-) -> Raw {
-    at_once(shared, arguments, |context, arguments| {
-        work(context, &*api::in_capsule::<PythonHeld>(&arguments.item(0)?)?, &arguments)
-    })
+) -> Result<Object> {
+    work(context, &*api::in_capsule::<PythonHeld>(&arguments.item(0)?)?, arguments)
 }
 
 /// Answers None, or why it is over: the kind and the text.
@@ -666,14 +649,14 @@ pub(super) fn over(context: &Context, over: Option<(&'static str, String)>) -> R
     }
 }
 
-pub(crate) unsafe extern "C" fn check(shared: Raw, arguments: Raw) -> Raw {
-    with_held(shared, arguments, |context, held, _| over(context, held.over()))
+pub(crate) fn check(context: &'static Context, given: Object) -> Result<Object> {
+    with_held(context, &given, |context, held, _| over(context, held.over()))
 }
 
 /// Answers for how many seconds it is trusted, when it expires in Unix ms, and what the last
 /// renewal failed with.
-pub(crate) unsafe extern "C" fn state(shared: Raw, arguments: Raw) -> Raw {
-    with_held(shared, arguments, |context, held, _| {
+pub(crate) fn state(context: &'static Context, given: Object) -> Result<Object> {
+    with_held(context, &given, |context, held, _| {
         let (trusted, expires_at_ms, trouble) = match &*held.state() {
             State::Held(held, _) => (held.trusted_for(), held.expires_at_ms(), held.trouble()),
             State::OnServer(hold) => (of_hold(hold).trusted_for(), 0, hold.trouble()),
@@ -684,9 +667,9 @@ pub(crate) unsafe extern "C" fn state(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
-pub(crate) unsafe extern "C" fn progress(shared: Raw, arguments: Raw) -> Raw {
-    with_held(shared, arguments, |context, held, _| {
-        if held.process == std::process::id()
+pub(crate) fn progress(context: &'static Context, given: Object) -> Result<Object> {
+    with_held(context, &given, |context, held, _| {
+        if held.process == this_process()
             && let State::Held(held, _) = &*held.state()
         {
             let _ = held.progress();
@@ -697,31 +680,51 @@ pub(crate) unsafe extern "C" fn progress(shared: Raw, arguments: Raw) -> Raw {
 
 /// Releases it. Answers whether it was still held, or why its row could not be released: the file
 /// is locked. Then the keeper goes on trying.
-pub(crate) unsafe extern "C" fn release(shared: Raw, arguments: Raw) -> Raw {
-    with_held(shared, arguments, |context, held, _| {
-        let _counted = context.begin()?;
-        let Some(held) = held.end("Released", RELEASED) else { return integer(0) };
-        let (gil, raised) = (Gil::default(), Cell::new(false));
-        let goes_on = || {
-            gil.taken(|| raised.set(raised.get() || check_signals().is_err()));
-            !raised.get() && !context.calls.are_ending()
-        };
-        let answer = gil.released(|| held.release_while(RELEASE, goes_on));
-        if raised.get() {
-            return Err(Raised);
+pub(crate) fn release(context: &'static Context, given: Object) -> Result<Object> {
+    with_held(context, &given, |context, held, _| match release_now(context, held)? {
+        Ok(was_held) => integer(i64::from(was_held)),
+        Err(trouble) => over(context, Some(of_loss(&trouble))),
+    })
+}
+
+/// Leaves the block of an object that has the capsule of a hold: releases it, without a bytecode
+/// before. Its arguments are the object and those of `__exit__`.
+pub(crate) fn exit(context: &'static Context, given: Object) -> Result<Object> {
+    let owner = given.item(0)?;
+    let held = api::in_capsule::<PythonHeld>(&owner.attribute(&context.names.native)?)?;
+    match release_now(context, &held)? {
+        // What went wrong in the block matters more; the keeper goes on trying.
+        Err(_) if context.names.is_none(&given.item(2)?) => {
+            let name = owner.attribute(&context.names.name)?.shown();
+            let goes_on = format!("the keeper goes on trying to release '{name}'");
+            let text = format!("database is locked: {goes_on}");
+            raise(context, Failed::Kind("OperationalError", text))
         }
-        match answer {
-            Err(lost) if lost.reason.may_pass() => over(context, Some(of_loss(&lost.reason))),
-            // A lease that was lost is left alone.
-            answer => integer(i64::from(answer.is_ok())),
-        }
+        _ => context.names.none(),
+    }
+}
+
+/// Releases a hold. Returns whether it was still held, or why it may have been for nothing.
+fn release_now(
+    context: &'static Context,
+    held: &PythonHeld,
+) -> Result<std::result::Result<bool, Loss>> {
+    let _counted = context.begin()?;
+    let Some(held) = held.end("Released", RELEASED) else { return Ok(Ok(false)) };
+    let (answer, handled) =
+        interruptible(context, || Ok(()), |goes_on| held.release_while(RELEASE, goes_on));
+    handled?;
+    Ok(match answer {
+        Err(lost) if lost.reason.may_pass() => Err(lost.reason),
+        // A lease that was lost is left alone.
+        answer => Ok(answer.is_ok()),
     })
 }
 
 /// Hands it over for so many ms. Answers owner, token and expiry of the requester's grant, or why
 /// it could not be.
-pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
-    with_held(shared, arguments, |context, held, arguments| {
+pub(crate) fn hand_over(context: &'static Context, given: Object) -> Result<Object> {
+    with_held(context, &given, |context, held, arguments| {
         let ttl = in_duration(to_integer(&arguments.item(1)?).unwrap_or(0));
         let _counted = context.begin()?;
         if let Some(reason) = held.over() {
@@ -732,19 +735,24 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
         else {
             return over(context, Some(handed_over()));
         };
-        let mut answer = None;
-        without_gil(|| answer = Some(moving.hand_over::<FileError>(ttl)));
+        let (answer, handled) = interruptible(
+            context,
+            || Ok(()),
+            |goes_on| moving.hand_over_while::<FileError>(ttl, goes_on),
+        );
         match answer {
-            Some(Ok(lease)) => {
+            Ok(lease) => {
                 let (kind, text) = handed_over();
                 *held.state() = State::Ended { kind, text };
+                handled?;
                 lease_tuple(&lease)
             }
-            Some(Err((back, error))) => {
+            Err((back, error)) => {
                 if let Some(back) = held.take_back(back) {
                     // It was to end meanwhile. If the file is locked, the keeper releases it.
                     without_gil(|| drop(back));
                 }
+                handled?;
                 let reason = match error {
                     HoldError::NotRequested => ("NotRequested", String::new()),
                     HoldError::Lost(lost) => of_loss(&lost.reason),
@@ -752,14 +760,13 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
                 };
                 over(context, Some(reason))
             }
-            None => Err(Raised),
         }
     })
 }
 
 /// Answers the requester and the Unix time in ms until which it asks, or None.
-pub(crate) unsafe extern "C" fn requested(shared: Raw, arguments: Raw) -> Raw {
-    with_held(shared, arguments, |context, held, _| {
+pub(crate) fn requested(context: &'static Context, given: Object) -> Result<Object> {
+    with_held(context, &given, |context, held, _| {
         let request = match &*held.state() {
             State::Held(held, _) => held.request(),
             _ => None,
@@ -775,7 +782,7 @@ pub(crate) unsafe extern "C" fn requested(shared: Raw, arguments: Raw) -> Raw {
 struct PythonEvent {
     held: Weak<PythonHeld>,
     lost: LossSignal,
-    process: u32,
+    process: u64,
 }
 
 impl api::InCapsule for PythonEvent {
@@ -784,7 +791,7 @@ impl api::InCapsule for PythonEvent {
 
 impl PythonEvent {
     fn over(&self) -> Option<(&'static str, String)> {
-        if self.process != std::process::id() {
+        if self.process != this_process() {
             return Some(of_loss(&Loss::Forked));
         }
         match self.held.upgrade() {
@@ -798,30 +805,24 @@ impl PythonEvent {
 }
 
 /// Makes the event of a hold.
-pub(crate) unsafe extern "C" fn event(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |_, given| {
-        let held = api::in_capsule::<PythonHeld>(&given.item(0)?)?;
-        let (lost, process) = (held.lost.clone(), held.process);
-        api::capsule_of(Arc::new(PythonEvent { held: Arc::downgrade(&held), lost, process }))
-    })
+pub(crate) fn event(_: &'static Context, given: Object) -> Result<Object> {
+    let held = api::in_capsule::<PythonHeld>(&given.item(0)?)?;
+    let (lost, process) = (held.lost.clone(), held.process);
+    api::capsule_of(Arc::new(PythonEvent { held: Arc::downgrade(&held), lost, process }))
 }
 
 /// Answers None, or why its hold is over.
-pub(crate) unsafe extern "C" fn event_check(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |context, given| {
-        over(context, api::in_capsule::<PythonEvent>(&given.item(0)?)?.over())
-    })
+pub(crate) fn event_check(context: &'static Context, given: Object) -> Result<Object> {
+    over(context, api::in_capsule::<PythonEvent>(&given.item(0)?)?.over())
 }
 
 /// Waits until its hold is over, for so many seconds and for 50 ms at most. Answers whether it is.
-pub(crate) unsafe extern "C" fn event_wait(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |context, given| {
-        let event = api::in_capsule::<PythonEvent>(&given.item(0)?)?;
-        let time = seconds(&given.item(1)?).min(SLICE);
-        let Some(_counted) = context.calls.begin() else { return integer(1) };
-        without_gil(|| drop(event.lost.wait_timeout(time)));
-        integer(i64::from(event.over().is_some()))
-    })
+pub(crate) fn event_wait(context: &'static Context, given: Object) -> Result<Object> {
+    let event = api::in_capsule::<PythonEvent>(&given.item(0)?)?;
+    let time = seconds(&given.item(1)?).min(SLICE);
+    let Some(_counted) = context.calls.begin() else { return integer(1) };
+    without_gil(|| drop(event.lost.wait_timeout(time)));
+    integer(i64::from(event.over().is_some()))
 }
 
 fn interrupted() -> FileError {

@@ -11,8 +11,8 @@ use litelease_hold::unique;
 use litelease_store::Api;
 use litelease_sys::functions_of;
 
-use crate::python::api::{self, Object, Raw, Result};
-use crate::python::guarded;
+use crate::python::Context;
+use crate::python::api::{self, Object, Result};
 use crate::routines::Routines;
 use crate::{OLDEST, libraries, place_of};
 
@@ -25,21 +25,19 @@ pub(crate) fn found() -> Option<&'static Api> {
 
 /// Finds the library. Its arguments are the file of the module `_sqlite3`, or None if it has none,
 /// and a function that opens and closes a database by its URI. Answers whether there is one.
-pub(crate) unsafe extern "C" fn find_library(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, arguments| {
-        let names = &context.names;
-        let (file, open) = (arguments.item(0)?, arguments.item(1)?);
-        if found().is_none() {
-            let file = match names.is_none(&file) {
-                true => None,
-                false => CString::new(file.text()?).ok(),
-            };
-            if let Some(api) = search(file, &open) {
-                let _ = FOUND.set(api);
-            }
+pub(crate) fn find_library(context: &'static Context, arguments: Object) -> Result<Object> {
+    let names = &context.names;
+    let (file, open) = (arguments.item(0)?, arguments.item(1)?);
+    if found().is_none() {
+        let file = match names.is_none(&file) {
+            true => None,
+            false => CString::new(file.text()?).ok(),
+        };
+        if let Some(api) = search(file, &open) {
+            let _ = FOUND.set(api);
         }
-        api::integer(i64::from(found().is_some()))
-    })
+    }
+    api::integer(i64::from(found().is_some()))
 }
 
 fn search(file: Option<CString>, open: &Object) -> Option<&'static Api> {

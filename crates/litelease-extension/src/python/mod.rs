@@ -32,9 +32,9 @@ use std::ptr;
 use std::time::Duration;
 
 #[cfg(unix)]
-use litelease_hold::{HolderKind, Identity, Window};
+use litelease_hold::{HolderKind, Identity, Window, this_process};
 
-use crate::python::api::{Method, NAMES, Object, Raised, Raw, Result, VARARGS, py, string};
+use crate::python::api::{Boxed, Method, NAMES, Object, Raised, Raw, Result, VARARGS, py, string};
 use crate::python::session::{Call, Failed, Session};
 use crate::python::turn::{Calls, Counted};
 use crate::python::values::{Names, to_integer};
@@ -49,7 +49,6 @@ pub(crate) struct Context {
 }
 
 const CONTEXT: &CStr = c"litelease.context";
-const SESSION: &CStr = c"litelease.session";
 
 /// The functions of CPython that [`litelease_python_init`] wants the addresses of: their names,
 /// separated by spaces.
@@ -92,7 +91,7 @@ pub(crate) unsafe extern "C" fn litelease_python_init(
         unsafe {
             let shared = Object::owned((py().PyCapsule_New)(context, CONTEXT.as_ptr(), None))?;
             let functions = Object::owned((py().PyDict_New)())?;
-            for method in &METHODS {
+            for method in METHODS {
                 let made = (py().PyCFunction_NewEx)(method, shared.as_raw(), ptr::null_mut());
                 let made = Object::owned(made)?;
                 (py().PyDict_SetItemString)(functions.as_raw(), method.name, made.as_raw());
@@ -102,87 +101,74 @@ pub(crate) unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 51] = [
-    method(c"session", c"session(opened)\n--\n\nMakes the handle of a session.", session),
-    method(c"opened", c"opened(open)\n--\n\nOpens a connection, and returns how the library reaches it.", opened::opened),
-    method(
-        c"call",
-        c"call(session, is_joined, verb, *values)\n--\n\nCalls a verb, and returns the rows of its answer.",
-        call,
-    ),
-    method(c"identity", c"identity(kind)\n--\n\nMakes an owner text for this process.", identity),
-    method(c"is_dead", c"is_dead(owner)\n--\n\nChecks whether a holder has provably ended.", is_dead),
-    method(
-        c"window",
-        c"window(ttl)\n--\n\nReturns how long a renewal is trusted, when the next is due, and the pause after one that failed.",
-        window,
-    ),
-    method(c"waiter", c"waiter(path)\n--\n\nMakes a waiter at a database file.", waiting::waiter),
-    method(
-        c"heard",
-        c"heard(waiter)\n--\n\nReturns a number that changes with every notification.",
-        waiting::heard,
-    ),
-    method(
-        c"nap",
-        c"nap(until_expiry_ms, left)\n--\n\nReturns how many seconds to sleep before looking again.",
-        waiting::nap,
-    ),
-    method(
-        c"listen",
-        c"listen(waiter, heard, seconds)\n--\n\nSleeps for 50 ms at most. Returns whether it was woken before.",
-        waiting::listen,
-    ),
-    method(c"find_library", c"find_library(file, open)\n--\n\nFinds the SQLite library of Python's connections.", library::find_library),
-    method(c"hold", c"hold(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nHolds a name.", holds::hold),
-    method(c"claim_wait", c"claim_wait(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nClaims a name, and waits for it.", holds::claim_wait),
-    method(c"hold_slot", c"hold_slot(path, id, ttl_ms, wait, note, number, stop)\n--\n\nHolds a slot.", holds::hold_slot),
-    method(c"session_open", c"session_open(path, identity, ttl_ms, replaces, number, stop)\n--\n\nOpens a session.", holds::session_open),
-    method(c"session_claim", c"session_claim(session, path, name, stop)\n--\n\nClaims a name in a session.", holds::session_claim),
-    method(c"shards_join", c"shards_join(path, group, count, id, ttl_ms, drain_ms, number, stop)\n--\n\nJoins a group that shares shards.", shards::join),
-    method(c"shards_next", c"shards_next(shards, seconds)\n--\n\nWaits for an event.", shards::next),
-    method(c"shards_held", c"shards_held(shards)\n--\n\nReturns the shards that are held.", shards::held),
-    method(c"shards_check", c"shards_check(shards, shard)\n--\n\nChecks a shard.", shards::check),
-    method(c"shards_checkpoint", c"shards_checkpoint(shards, shard, value)\n--\n\nStores a checkpoint.", shards::checkpoint),
-    method(c"shards_hand_over", c"shards_hand_over(shards, shard)\n--\n\nHands a shard over.", shards::hand_over),
-    method(c"shards_release", c"shards_release(shards, shard)\n--\n\nGives a shard up.", shards::release),
-    method(c"shards_leave", c"shards_leave(shards)\n--\n\nLeaves the group.", shards::leave),
-    method(c"cached_open", c"cached_open(path, name, ttl_ms)\n--\n\nMakes the reader of a cached value.", cached::open),
-    method(c"cached_trusted_for", c"cached_trusted_for(reader, version)\n--\n\nReturns for how long a value can be trusted.", cached::trusted_for),
-    method(c"cached_acquire", c"cached_acquire(reader)\n--\n\nAsks for a read.", cached::acquire),
-    method(c"cached_give_way", c"cached_give_way(reader)\n--\n\nGives the read up if a writer has the name.", cached::give_way),
-    method(c"cached_close", c"cached_close(reader)\n--\n\nGives the read up for good.", cached::close),
-    method(c"closer", c"closer(number)\n--\n\nMakes what ends the holds of a connection when it is freed.", holds::closer),
-    method(c"end_holds", c"end_holds(number)\n--\n\nReleases the holds of a connection, or all.", holds::end_holds),
-    method(c"held_check", c"held_check(held)\n--\n\nReturns why a hold is over, if it is.", holds::check),
-    method(c"held_state", c"held_state(held)\n--\n\nReturns trust, expiry and trouble of a hold.", holds::state),
-    method(c"held_progress", c"held_progress(held)\n--\n\nNotes that the work goes on.", holds::progress),
-    method(c"held_release", c"held_release(held)\n--\n\nReleases a hold.", holds::release),
-    method(c"held_hand_over", c"held_hand_over(held, ttl_ms)\n--\n\nHands a hold over.", holds::hand_over),
-    method(c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested),
-    method(c"event", c"event(held)\n--\n\nMakes the event of a hold, which does not keep it alive.", holds::event),
-    method(c"event_check", c"event_check(event)\n--\n\nReturns why a hold is over, if it is.", holds::event_check),
-    method(c"event_wait", c"event_wait(event, seconds)\n--\n\nWaits until a hold is over.", holds::event_wait),
-    method(c"clock", c"clock()\n--\n\nReturns seconds on the clock that measures trust.", trust::clock),
-    method(c"trust_begin", c"trust_begin(name, owner, token, ttl, start)\n--\n\nMakes the hold of a grant on a server.", trust::begin),
-    method(c"trust_until", c"trust_until(held)\n--\n\nReturns until when a hold is trusted.", trust::until),
-    method(c"trust_due", c"trust_due(held)\n--\n\nReturns when a renewal is due.", trust::due),
-    method(c"trust_settle", c"trust_settle(held, start, granted, kind, by, error)\n--\n\nNotes the answer to a renewal.", trust::settle),
-    method(c"work", c"work(session, path, queue, visibility_ms, first_ms, longest_ms, once, until_empty, number, stop)\n--\n\nBegins to work on a queue.", worker::work),
-    method(c"work_next", c"work_next(worker)\n--\n\nWaits for the next item.", worker::work_next),
-    method(c"work_end", c"work_end(worker, note)\n--\n\nEnds the work on an item.", worker::work_end),
-    method(c"item_settled", c"item_settled(held, how)\n--\n\nNotes what a handler has done with its item.", worker::item_settled),
-    method(c"end_calls", c"end_calls()\n--\n\nWaits for the calls of other threads.", end_calls),
-    method(c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew),
-];
-
-const fn method(
-    name: &'static CStr,
-    doc: &'static CStr,
-    function: unsafe extern "C" fn(Raw, Raw) -> Raw,
-) -> Method {
-    Method { name: name.as_ptr(), function, flags: VARARGS, doc: doc.as_ptr() }
+/// Makes the functions that Python calls: whether a call is [`guarded`] or done [`at_once`], the
+/// name, the signature with a sentence, and what answers it.
+macro_rules! methods {
+    ($($call:ident $name:literal, $doc:literal, $function:path;)*) => {
+        &[$({
+            unsafe extern "C" fn entry(shared: Raw, arguments: Raw) -> Raw {
+                $call(shared, arguments, $function)
+            }
+            Method { name: $name.as_ptr(), function: entry, flags: VARARGS, doc: $doc.as_ptr() }
+        },)*]
+    };
 }
+
+static METHODS: &[Method] = methods! {
+    at_once c"session", c"session(opened)\n--\n\nMakes the handle of a session.", session;
+    guarded c"opened", c"opened(open)\n--\n\nOpens a connection, and returns how the library reaches it.", opened::opened;
+    guarded c"call", c"call(session, is_joined, verb, *values)\n--\n\nCalls a verb, and returns the rows of its answer.", call;
+    at_once c"identity", c"identity(kind)\n--\n\nMakes an owner text for this process.", identity;
+    at_once c"is_dead", c"is_dead(owner)\n--\n\nChecks whether a holder has provably ended.", is_dead;
+    at_once c"window", c"window(ttl)\n--\n\nReturns how long a renewal is trusted, when the next is due, and the pause after one that failed.", window;
+    guarded c"waiter", c"waiter(path)\n--\n\nMakes a waiter at a database file.", waiting::waiter;
+    at_once c"heard", c"heard(waiter)\n--\n\nReturns a number that changes with every notification.", waiting::heard;
+    at_once c"nap", c"nap(until_expiry_ms, left)\n--\n\nReturns how many seconds to sleep before looking again.", waiting::nap;
+    at_once c"listen", c"listen(waiter, heard, seconds)\n--\n\nSleeps for 50 ms at most. Returns whether it was woken before.", waiting::listen;
+    guarded c"find_library", c"find_library(file, open)\n--\n\nFinds the SQLite library of Python's connections.", library::find_library;
+    guarded c"hold", c"hold(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nHolds a name.", holds::hold;
+    guarded c"claim_wait", c"claim_wait(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nClaims a name, and waits for it.", holds::claim_wait;
+    guarded c"hold_slot", c"hold_slot(path, id, ttl_ms, wait, note, number, stop)\n--\n\nHolds a slot.", holds::hold_slot;
+    guarded c"session_open", c"session_open(path, identity, ttl_ms, replaces, number, stop)\n--\n\nOpens a session.", holds::session_open;
+    at_once c"session_claim", c"session_claim(session, path, name, stop)\n--\n\nClaims a name in a session.", holds::session_claim;
+    guarded c"shards_join", c"shards_join(path, group, count, id, ttl_ms, drain_ms, number, stop)\n--\n\nJoins a group that shares shards.", shards::join;
+    guarded c"shards_next", c"shards_next(shards, seconds)\n--\n\nWaits for an event.", shards::next;
+    guarded c"shards_held", c"shards_held(shards)\n--\n\nReturns the shards that are held.", shards::held;
+    guarded c"shards_check", c"shards_check(shards, shard)\n--\n\nChecks a shard.", shards::check;
+    guarded c"shards_checkpoint", c"shards_checkpoint(shards, shard, value)\n--\n\nStores a checkpoint.", shards::checkpoint;
+    guarded c"shards_hand_over", c"shards_hand_over(shards, shard)\n--\n\nHands a shard over.", shards::hand_over;
+    guarded c"shards_release", c"shards_release(shards, shard)\n--\n\nGives a shard up.", shards::release;
+    guarded c"shards_leave", c"shards_leave(shards)\n--\n\nLeaves the group.", shards::leave;
+    guarded c"cached_open", c"cached_open(path, name, ttl_ms)\n--\n\nMakes the reader of a cached value.", cached::open;
+    guarded c"cached_trusted_for", c"cached_trusted_for(reader, version)\n--\n\nReturns for how long a value can be trusted.", cached::trusted_for;
+    guarded c"cached_acquire", c"cached_acquire(reader)\n--\n\nAsks for a read.", cached::acquire;
+    guarded c"cached_give_way", c"cached_give_way(reader)\n--\n\nGives the read up if a writer has the name.", cached::give_way;
+    guarded c"cached_close", c"cached_close(reader)\n--\n\nGives the read up for good.", cached::close;
+    guarded c"closer", c"closer(number)\n--\n\nMakes what ends the holds of a connection when it is freed.", holds::closer;
+    guarded c"end_holds", c"end_holds(number)\n--\n\nReleases the holds of a connection, or all.", holds::end_holds;
+    at_once c"held_check", c"held_check(held)\n--\n\nReturns why a hold is over, if it is.", holds::check;
+    at_once c"held_state", c"held_state(held)\n--\n\nReturns trust, expiry and trouble of a hold.", holds::state;
+    at_once c"held_progress", c"held_progress(held)\n--\n\nNotes that the work goes on.", holds::progress;
+    at_once c"held_release", c"held_release(held)\n--\n\nReleases a hold.", holds::release;
+    at_once c"held_exit", c"held_exit(held, kind, error, trace)\n--\n\nLeaves the block of a hold.", holds::exit;
+    at_once c"held_hand_over", c"held_hand_over(held, ttl_ms)\n--\n\nHands a hold over.", holds::hand_over;
+    at_once c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested;
+    at_once c"event", c"event(held)\n--\n\nMakes the event of a hold, which does not keep it alive.", holds::event;
+    at_once c"event_check", c"event_check(event)\n--\n\nReturns why a hold is over, if it is.", holds::event_check;
+    at_once c"event_wait", c"event_wait(event, seconds)\n--\n\nWaits until a hold is over.", holds::event_wait;
+    at_once c"clock", c"clock()\n--\n\nReturns seconds on the clock that measures trust.", trust::clock;
+    at_once c"trust_begin", c"trust_begin(name, owner, token, ttl, start)\n--\n\nMakes the hold of a grant on a server.", trust::begin;
+    at_once c"trust_until", c"trust_until(held)\n--\n\nReturns until when a hold is trusted.", trust::until;
+    at_once c"trust_due", c"trust_due(held)\n--\n\nReturns when a renewal is due.", trust::due;
+    at_once c"trust_settle", c"trust_settle(held, start, granted, kind, by, error)\n--\n\nNotes the answer to a renewal.", trust::settle;
+    guarded c"work", c"work(session, path, queue, visibility_ms, first_ms, longest_ms, once, until_empty, number, stop)\n--\n\nBegins to work on a queue.", worker::work;
+    guarded c"work_next", c"work_next(worker)\n--\n\nWaits for the next item.", worker::work_next;
+    guarded c"work_end", c"work_end(worker, note)\n--\n\nEnds the work on an item.", worker::work_end;
+    guarded c"work_over", c"work_over(worker)\n--\n\nEnds the work.", worker::work_over;
+    guarded c"item_settled", c"item_settled(held, how)\n--\n\nNotes what a handler has done with its item.", worker::item_settled;
+    at_once c"end_calls", c"end_calls(is_late)\n--\n\nWaits for the calls of other threads.", end_calls;
+    at_once c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew;
+};
 
 /// Does `work` for a function that Python calls, with what the functions share and the arguments.
 ///
@@ -247,47 +233,23 @@ unsafe fn context(shared: Raw) -> Result<&'static Context> {
     }
 }
 
-unsafe extern "C" fn session(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |context, given| {
-        let opened = opened::read(context, &given.item(0)?);
-        let session = Session::new(&context.names, &context.calls, opened);
-        let session = Box::into_raw(Box::new(session));
-        // SAFETY: the capsule frees the session with its destructor.
-        unsafe {
-            let made = (py().PyCapsule_New)(session.cast(), SESSION.as_ptr(), Some(free_session));
-            if made.is_null() {
-                drop(Box::from_raw(session));
-            }
-            Object::owned(made)
-        }
-    })
+fn session(context: &'static Context, given: Object) -> Result<Object> {
+    let opened = opened::read(context, &given.item(0)?);
+    let session = Session::new(&context.names, &context.calls, opened);
+    api::boxed(session)
 }
 
-unsafe extern "C" fn free_session(capsule: Raw) {
-    // SAFETY: Python calls it once, for a capsule that `session` made. No call is under way, for
-    // that would have a reference.
-    unsafe {
-        let session = (py().PyCapsule_GetPointer)(capsule, SESSION.as_ptr());
-        if !session.is_null() {
-            let session = Box::from_raw(session.cast::<Session>());
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(session)));
-        }
-    }
-}
-
-unsafe extern "C" fn call(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, arguments| {
-        let (owner, is_joined) = (arguments.item(0)?, arguments.item(1)?);
-        let verb = arguments.item(2)?;
-        let values = 3..arguments.tuple_len()?;
-        let values = values.map(|at| arguments.item(at)).collect::<Result<_>>()?;
-        let session = session_of(context, &owner)?;
-        let is_joined = match context.names.is_none(&is_joined) {
-            true => None,
-            false => Some(is_joined.is_true()?),
-        };
-        session.call(&context.fail, Call { session: &owner, is_joined, verb: verb.text()?, values })
-    })
+fn call(context: &'static Context, arguments: Object) -> Result<Object> {
+    let (owner, is_joined) = (arguments.item(0)?, arguments.item(1)?);
+    let verb = arguments.item(2)?;
+    let values = 3..arguments.tuple_len()?;
+    let values = values.map(|at| arguments.item(at)).collect::<Result<_>>()?;
+    let session = session_of(context, &owner)?;
+    let is_joined = match context.names.is_none(&is_joined) {
+        true => None,
+        false => Some(is_joined.is_true()?),
+    };
+    session.call(&context.fail, Call { session: &owner, is_joined, verb: verb.text()?, values })
 }
 
 /// The session of its object, as long as that lives.
@@ -295,51 +257,44 @@ pub(crate) fn session_of<'o>(context: &Context, owner: &'o Object) -> Result<&'o
     let handle = owner.attribute(&context.names.handle)?;
     // SAFETY: the handle keeps the session alive, and the caller's object keeps the handle.
     unsafe {
-        let session = (py().PyCapsule_GetPointer)(handle.as_raw(), SESSION.as_ptr());
+        let session = (py().PyCapsule_GetPointer)(handle.as_raw(), Session::NAME.as_ptr());
         session.cast::<Session>().as_ref().ok_or(Raised)
     }
 }
 
-unsafe extern "C" fn identity(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |_, given| {
-        let kind = to_integer(&given.item(0)?).unwrap_or(0);
-        string(&identity_of(kind))
-    })
+fn identity(_: &'static Context, given: Object) -> Result<Object> {
+    let kind = to_integer(&given.item(0)?).unwrap_or(0);
+    string(&identity_of(kind))
 }
 
-unsafe extern "C" fn is_dead(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |_, given| {
-        let owner = given.item(0)?;
-        api::integer(i64::from(is_dead_owner(owner.text()?)))
-    })
+fn is_dead(_: &'static Context, given: Object) -> Result<Object> {
+    let owner = given.item(0)?;
+    api::integer(i64::from(is_dead_owner(owner.text()?)))
 }
 
 /// None where the ttl is too short to be trusted at all.
-unsafe extern "C" fn window(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |context, given| {
-        let ttl = given.item(0)?;
-        // SAFETY: the object is alive; what is no number counts as -1.
-        let ttl = unsafe { (py().PyFloat_AsDouble)(ttl.as_raw()) };
-        api::clear();
-        match window_of(ttl) {
-            Some(parts) => api::tuple(parts.map(api::float).into_iter().collect::<Result<_>>()?),
-            None => context.names.none(),
-        }
-    })
+fn window(context: &'static Context, given: Object) -> Result<Object> {
+    let ttl = given.item(0)?;
+    // SAFETY: the object is alive; what is no number counts as -1.
+    let ttl = unsafe { (py().PyFloat_AsDouble)(ttl.as_raw()) };
+    api::clear();
+    match window_of(ttl) {
+        Some(parts) => api::tuple(parts.map(api::float).into_iter().collect::<Result<_>>()?),
+        None => context.names.none(),
+    }
 }
 
-unsafe extern "C" fn end_calls(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |context, _| {
-        context.calls.end();
-        context.names.none()
-    })
+fn end_calls(context: &'static Context, given: Object) -> Result<Object> {
+    if given.item(0)?.is_true()? {
+        api::keep_gil();
+    }
+    context.calls.end();
+    context.names.none()
 }
 
-unsafe extern "C" fn begin_anew(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |context, _| {
-        context.calls.begin_anew();
-        context.names.none()
-    })
+fn begin_anew(context: &'static Context, _: Object) -> Result<Object> {
+    context.calls.begin_anew();
+    context.names.none()
 }
 
 /// A new owner text for this process: 0 for one that holds the lease itself, 1 for a lock that
@@ -360,6 +315,12 @@ fn window_of(ttl: f64) -> Option<[f64; 3]> {
     let window = Window::new(Duration::try_from_secs_f64(ttl).ok()?)?;
     let parts = [window.end(Duration::ZERO), window.interval(None), window.pause()];
     Some(parts.map(|part| part.as_secs_f64()))
+}
+
+/// Without forks the id is enough.
+#[cfg(not(unix))]
+fn this_process() -> u64 {
+    u64::from(std::process::id())
 }
 
 #[cfg(not(unix))]

@@ -10,22 +10,24 @@ use std::ptr;
 
 use litelease_store::{Connection, Error, Statement, Store, code, sqlite3};
 
-use crate::python::api::{Object, Raw, py};
+use crate::python::Context;
+use crate::python::api::{Boxed, Object, Result, boxed, in_box};
 use crate::python::library::found;
-use crate::python::{Context, guarded};
 use crate::routines::Routines;
 use crate::{libraries, load};
 
-const OPENED: &CStr = c"litelease.opened";
-
 thread_local! {
-    /// The connection that this thread is opening for us: null until SQLite tells.
-    static OPENING: Cell<Option<*mut sqlite3>> = const { Cell::new(None) };
+    /// The connections that this thread opens for us: their number so far, and the last.
+    static OPENING: Cell<Option<(usize, *mut sqlite3)>> = const { Cell::new(None) };
 }
 
 /// A connection of Python's, by its pointer.
 #[derive(Clone, Copy)]
 pub(crate) struct Opened(*mut sqlite3, &'static Routines);
+
+impl Boxed for Opened {
+    const NAME: &'static CStr = c"litelease.opened";
+}
 
 /// The store of such a connection.
 pub(crate) struct OwnStore {
@@ -39,38 +41,19 @@ pub(crate) struct OwnStore {
 
 /// Opens a connection by a function of Python's. Answers a capsule with its pointer, or None where
 /// the library cannot use it.
-pub(crate) unsafe extern "C" fn opened(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, given| {
-        let open = given.item(0)?;
-        let table = libraries()
-            .find(|(_, api)| found().is_some_and(|found| ptr::eq(found, *api)))
-            .map(|(table, _)| table)
-            .filter(|table| table.at_each_open(entry));
-        OPENING.set(Some(ptr::null_mut()));
-        let answer = open.call(vec![]);
-        let db = OPENING.take().filter(|db| !db.is_null());
-        drop(answer?);
-        let Some((db, table)) = db.zip(table) else { return context.names.none() };
-        let opened = Box::into_raw(Box::new(Opened(db, table)));
-        // SAFETY: the capsule frees the pointer with its destructor.
-        unsafe {
-            let made = (py().PyCapsule_New)(opened.cast(), OPENED.as_ptr(), Some(free));
-            if made.is_null() {
-                drop(Box::from_raw(opened));
-            }
-            Object::owned(made)
-        }
-    })
-}
-
-unsafe extern "C" fn free(capsule: Raw) {
-    // SAFETY: Python calls it once, for a capsule that `opened` made.
-    unsafe {
-        let opened = (py().PyCapsule_GetPointer)(capsule, OPENED.as_ptr());
-        if !opened.is_null() {
-            drop(Box::from_raw(opened.cast::<Opened>()));
-        }
-    }
+pub(crate) fn opened(context: &'static Context, given: Object) -> Result<Object> {
+    let open = given.item(0)?;
+    let table = libraries()
+        .find(|(_, api)| found().is_some_and(|found| ptr::eq(found, *api)))
+        .map(|(table, _)| table)
+        .filter(|table| table.at_each_open(entry));
+    OPENING.set(Some((0, ptr::null_mut())));
+    let answer = open.call(vec![]);
+    // If an audit hook has opened another one meanwhile, which is which is not known.
+    let db = OPENING.take().filter(|(count, _)| *count == 1).map(|(_, db)| db);
+    drop(answer?);
+    let Some((db, table)) = db.zip(table) else { return context.names.none() };
+    boxed(Opened(db, table))
 }
 
 /// # Safety
@@ -80,7 +63,10 @@ unsafe extern "C" fn entry(
     _error: *mut *mut c_char,
     _table: *const Routines,
 ) -> c_int {
-    let _ = OPENING.try_with(|opening| opening.set(opening.get().map(|_| db)));
+    let told = |opening: &Cell<Option<(usize, _)>>| {
+        opening.set(opening.get().map(|(count, _)| (count + 1, db)));
+    };
+    let _ = OPENING.try_with(told);
     code::OK
 }
 
@@ -89,11 +75,7 @@ pub(crate) fn read(context: &Context, capsule: &Object) -> Option<Opened> {
     if context.names.is_none(capsule) {
         return None;
     }
-    // SAFETY: the capsule is alive.
-    unsafe {
-        let opened = (py().PyCapsule_GetPointer)(capsule.as_raw(), OPENED.as_ptr());
-        opened.cast::<Opened>().as_ref().copied()
-    }
+    in_box(capsule).copied().ok()
 }
 
 impl OwnStore {

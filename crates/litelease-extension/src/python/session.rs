@@ -1,20 +1,21 @@
 //! The session of a connection: its store, and the calls on it, one at a time.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::CStr;
 use std::ops::Deref;
-use std::process;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use litelease_core::Lease;
-use litelease_store::{Error, HostedStore, Misuse, OwnedValue, Store, verb};
+use litelease_store::{Effect, Error, HostedStore, Kind, Misuse, OwnedValue, Store, Verb, verb};
 
 use crate::python::api::{
-    Object, Raised, Result, clear, py, set_exception, string, tuple, without_gil,
+    Boxed, Object, Raised, Result, clear, py, set_exception, string, tuple, without_gil,
 };
 use crate::python::host::{PythonHost, SharedHost};
 use crate::python::opened::{Opened, OwnStore};
+use crate::python::this_process;
 use crate::python::turn::{Calls, NoTurn, Turn};
 use crate::python::values::Names;
 use crate::python::waiting::Notifier;
@@ -24,7 +25,7 @@ use crate::python::waiting::Notifier;
 pub(crate) struct Session {
     names: &'static Names,
     calls: &'static Calls,
-    pid: u32,
+    process: u64,
     turn: Turn,
     host: Rc<PythonHost>,
     /// The connection itself, if the library has seen it being opened. It needs no host.
@@ -36,6 +37,10 @@ pub(crate) struct Session {
     pub(crate) has_worker: Arc<AtomicBool>,
     /// Whether a reference of ours keeps the session alive, because it owes something.
     is_kept: Cell<bool>,
+}
+
+impl Boxed for Session {
+    const NAME: &'static CStr = c"litelease.session";
 }
 
 /// The store of a session, by how it reaches the connection.
@@ -108,7 +113,7 @@ impl Session {
             opened,
             names,
             calls,
-            pid: process::id(),
+            process: this_process(),
             turn: Turn::default(),
             host: Rc::new(PythonHost::new(names)),
             store: RefCell::new(None),
@@ -134,7 +139,7 @@ impl Session {
         call: &Call<'_>,
     ) -> std::result::Result<(std::result::Result<Object, Failed>, Vec<(String, Object)>), Failed>
     {
-        if self.pid != process::id() {
+        if self.process != this_process() {
             return Err(Failed::Kind("LiteleaseError", FORKED.into()));
         }
         let values = match call.verb {
@@ -201,7 +206,8 @@ impl Session {
                 Err(Failed::Kind("LiteleaseError", NESTED.into()))
             }
             name => {
-                let verb = verb(name).ok_or_else(|| misuse(format!("there is no verb {name}")))?;
+                let verb = verb(name, values.len())
+                    .ok_or_else(|| misuse(format!("there is no verb {name}")))?;
                 let called = match store {
                     SessionStore::Hosted(hosted) => {
                         let called = verb.call(store, values);
@@ -216,18 +222,13 @@ impl Session {
                 };
                 match called {
                     Ok(rows) => {
-                        self.notify(store, verb.frees && !is_no(&rows));
+                        let frees = verb.effect == Effect::Frees;
+                        self.notify(store, frees && !is_no(&rows));
                         Ok(self.names.list_of(&rows)?)
                     }
                     Err(Misuse::Error(error)) => Err(Failed::Store(error)),
-                    Err(Misuse::Argument(at, "text")) => {
-                        let given = call.values.get(at).map_or("nothing".into(), Object::shown);
-                        Err(misuse(format!("names and owners are str, got {given}")))
-                    }
-                    Err(Misuse::Argument(at, wanted)) => {
-                        let given = call.values.get(at).map_or("nothing".into(), Object::shown);
-                        let what = verb.arguments.split(' ').nth(at).unwrap_or("an argument");
-                        Err(misuse(format!("{what} must be {wanted}, got {given}")))
+                    Err(Misuse::Argument(at)) => {
+                        Err(wrong_type(Some(verb), at, call.values.get(at)))
                     }
                 }
             }
@@ -258,33 +259,17 @@ impl Session {
 
     /// The arguments as values. What is no value of SQLite's is told by the argument's name.
     fn values(&self, call: &Call<'_>) -> std::result::Result<Vec<OwnedValue>, Failed> {
-        let names = verb(call.verb).map_or("", |verb| verb.arguments);
         let value = |(at, given): (usize, &Object)| {
-            let what = || names.split(' ').nth(at).filter(|what| !what.is_empty());
             self.names.to_value(given)?.ok_or_else(|| {
-                let (what, shown) = (what().unwrap_or("an argument"), given.shown());
-                match (self.names.is_integer(given), what) {
-                    (true, what) => Failed::Kind(
-                        "OverflowError",
-                        format!("{what} must be a whole number of at most 64 bits, got {shown}"),
-                    ),
-                    (_, "value") => misuse(format!(
-                        "a checkpoint or a value is None, an int, a float, a str or bytes, got {shown}"
-                    )),
-                    (_, "body") => misuse(format!(
-                        "a body is None, an int, a float, a str or bytes, got {shown}"
-                    )),
-                    (_, "receipt" | "key" | "note" | "item_or_key") => {
-                        misuse(format!("{what} must be a str, got {shown}"))
+                let verb = verb(call.verb, call.values.len());
+                match self.names.is_integer(given) {
+                    true => {
+                        let what = verb.map_or("an argument", |verb| name_of(verb, at));
+                        let (fits, shown) = ("a whole number of at most 64 bits", given.shown());
+                        let text = format!("{what} must be {fits}, got {shown}");
+                        Failed::Kind("OverflowError", text)
                     }
-                    (
-                        _,
-                        "name" | "owner" | "new_owner" | "id" | "lease" | "table" | "queue"
-                        | "requester" | "reader",
-                    ) => {
-                        misuse(format!("names and owners are str, got {shown}"))
-                    }
-                    (_, what) => misuse(format!("{what} must be a whole number, got {shown}")),
+                    false => wrong_type(verb, at, Some(given)),
                 }
             })
         };
@@ -445,6 +430,25 @@ fn exception_of(code: i32) -> &'static str {
         21 => "ProgrammingError",
         _ => "DatabaseError",
     }
+}
+
+/// Says what an argument must be.
+fn wrong_type(verb: Option<&Verb>, at: usize, given: Option<&Object>) -> Failed {
+    let shown = given.map_or("nothing".into(), Object::shown);
+    let wanted = match verb.and_then(|verb| verb.argument(at)).map(|argument| argument.kind) {
+        Some(Kind::Text | Kind::Texts) => "a str",
+        Some(Kind::Integer) | None => "a whole number",
+        Some(Kind::Flag) => "0 or 1",
+        Some(Kind::Anything) => "None, an int, a float, a str or bytes",
+        Some(Kind::IntegerOrKey) => "an int or a str",
+        Some(Kind::Count) => "a whole number of 0 or more",
+    };
+    let what = verb.map_or("an argument", |verb| name_of(verb, at));
+    misuse(format!("{what} must be {wanted}, got {shown}"))
+}
+
+fn name_of(verb: &Verb, at: usize) -> &'static str {
+    verb.argument(at).map_or("an argument", |argument| argument.name)
 }
 
 /// Checks whether an answer says that nothing was done.

@@ -4,12 +4,12 @@
 use std::ffi::CStr;
 use std::sync::{Arc, Weak};
 
-use litelease_hold::file::{FileError, ShardEvent, Shards, ShardsOptions};
+use litelease_hold::file::{Aside, FileError, ShardEvent, Shards, ShardsOptions};
 use litelease_hold::{Held, HoldError, Loss, Lost};
 
 use crate::python::api::{
-    InCapsule, Object, OfProcess, Raw, Result, capsule_of, in_capsule, integer, list, string,
-    tuple, without_gil,
+    InCapsule, Object, OfProcess, Result, capsule_of, in_capsule, integer, list, string, tuple,
+    without_gil,
 };
 use crate::python::holds::{
     Ending, SLICE, ends_with, failed, file_at, in_duration, lease_tuple, name_at, of_loss,
@@ -17,7 +17,7 @@ use crate::python::holds::{
 };
 use crate::python::values::to_integer;
 use crate::python::waiting::seconds;
-use crate::python::{Context, guarded, raise};
+use crate::python::{Context, raise};
 
 /// A member, until it leaves.
 struct PythonShards {
@@ -40,59 +40,54 @@ impl Ending for PythonShards {
 ///
 /// Answers the capsule with the owner text; or owner, token and expiry of the lease that is in the
 /// way; or the other number of shards.
-pub(crate) unsafe extern "C" fn join(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, given| {
-        let (group, id) = (name_at(context, &given, 1)?, name_at(context, &given, 3)?);
-        let count = given.item(2)?;
-        if !context.names.is_integer(&count) {
-            let text = format!("count must be a whole number, got {}", count.shown());
-            return Err(context.names.type_error(&text));
+pub(crate) fn join(context: &'static Context, given: Object) -> Result<Object> {
+    let (group, id) = (name_at(context, &given, 1)?, name_at(context, &given, 3)?);
+    let count = given.item(2)?;
+    if !context.names.is_integer(&count) {
+        let text = format!("count must be a whole number, got {}", count.shown());
+        return Err(context.names.type_error(&text));
+    }
+    let count = to_integer(&count).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+    let ms = |at| Ok(in_duration(to_integer(&given.item(at)?).unwrap_or(0)));
+    let options = ShardsOptions::new(&id, ms(4)?).drain(ms(5)?);
+    let (file, number) = (file_at(context, &given.item(0)?)?, given.item(6)?);
+    let joined =
+        run(context, &file, &given.item(7)?, |aside| Shards::join(aside, &group, count, options))?;
+    match joined.answer {
+        Ok(shards) => {
+            let owner = string(shards.owner())?;
+            let member = format!("{group}/member/{id}");
+            let shards = Arc::new(PythonShards { member, shards: OfProcess::new(shards) });
+            let weak: Weak<PythonShards> = Arc::downgrade(&shards);
+            ends_with(context, optional(context, &number), weak);
+            tuple(vec![capsule_of(shards)?, owner])
         }
-        let count = to_integer(&count).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
-        let ms = |at| Ok(in_duration(to_integer(&given.item(at)?).unwrap_or(0)));
-        let options = ShardsOptions::new(&id, ms(4)?).drain(ms(5)?);
-        let (file, number) = (file_at(context, &given.item(0)?)?, given.item(6)?);
-        let joined = run(context, &file, &given.item(7)?, |aside| {
-            Shards::join(aside, &group, count, options)
-        })?;
-        match joined.answer {
-            Ok(shards) => {
-                let owner = string(shards.owner())?;
-                let member = format!("{group}/member/{id}");
-                let shards = Arc::new(PythonShards { member, shards: OfProcess::new(shards) });
-                let weak: Weak<PythonShards> = Arc::downgrade(&shards);
-                ends_with(context, optional(context, &number), weak);
-                tuple(vec![capsule_of(shards)?, owner])
-            }
-            Err(HoldError::Busy(current)) => lease_tuple(&current),
-            Err(HoldError::Lease(FileError::ShardCount { count, .. })) => integer(count),
-            Err(error) => raise(context, failed(error)),
-        }
-    })
+        Err(HoldError::Busy(current)) => lease_tuple(&current),
+        Err(HoldError::Lease(FileError::ShardCount { count, .. })) => integer(count),
+        Err(error) => raise(context, failed(error)),
+    }
 }
 
 /// Calls `work` with the member of a capsule and the other arguments. What is lost is answered with
 /// its name, the kind and the text.
 fn with_shards(
-    shared: Raw,
-    arguments: Raw,
+    context: &'static Context,
+    arguments: &Object,
     work: impl FnOnce(&'static Context, &Shards, &Object) -> Result<Answer>,
-) -> Raw {
-    guarded(shared, arguments, |context, arguments| {
-        let member = in_capsule::<PythonShards>(&arguments.item(0)?)?;
-        let answer = match member.shards.get() {
-            Some(shards) => work(context, shards, &arguments)?,
-            None => Err(Lost { name: member.member.clone(), reason: Loss::Forked }.into()),
-        };
-        match answer {
-            Ok(answer) => Ok(answer),
-            Err(HoldError::Lost(Lost { name, reason })) => {
-                let (kind, text) = of_loss(&reason);
-                tuple(vec![string(&name)?, string(kind)?, string(&text)?])
-            }
-            Err(error) => raise(context, failed(error)),
+) -> Result<Object> {
+    let member = in_capsule::<PythonShards>(&arguments.item(0)?)?;
+    let answer = match member.shards.get() {
+        Some(shards) => work(context, shards, arguments)?,
+        None => Err(Lost { name: member.member.clone(), reason: Loss::Forked }.into()),
+    };
+    match answer {
+        Ok(answer) => Ok(answer),
+        Err(HoldError::Lost(Lost { name, reason })) => {
+            let (kind, text) = of_loss(&reason);
+            tuple(vec![string(&name)?, string(kind)?, string(&text)?])
         }
-    })
+        Err(error) => raise(context, failed(error)),
+    }
 }
 
 type Answer = std::result::Result<Object, HoldError<FileError>>;
@@ -104,8 +99,8 @@ fn shard_at(given: &Object) -> Result<usize> {
 
 /// Waits for an event, for so many seconds and for 50 ms at most. Answers None, or the number of
 /// the shard and what has happened, in a tuple of its own.
-pub(crate) unsafe extern "C" fn next(shared: Raw, arguments: Raw) -> Raw {
-    with_shards(shared, arguments, |context, shards, given| {
+pub(crate) fn next(context: &'static Context, given: Object) -> Result<Object> {
+    with_shards(context, &given, |context, shards, given| {
         let time = seconds(&given.item(1)?).min(SLICE);
         let mut next = Ok(None);
         without_gil(|| next = shards.next(time));
@@ -141,36 +136,35 @@ pub(crate) unsafe extern "C" fn next(shared: Raw, arguments: Raw) -> Raw {
 }
 
 /// Answers the numbers of the shards that are the member's.
-pub(crate) unsafe extern "C" fn held(shared: Raw, arguments: Raw) -> Raw {
-    with_shards(shared, arguments, |_, shards, _| {
+pub(crate) fn held(context: &'static Context, given: Object) -> Result<Object> {
+    with_shards(context, &given, |_, shards, _| {
         let held = shards.held().into_iter();
         let held = held.map(|shard| integer(i64::try_from(shard).unwrap_or(i64::MAX)));
         Ok(Ok(list(held.collect::<Result<_>>()?)?))
     })
 }
 
-pub(crate) unsafe extern "C" fn check(shared: Raw, arguments: Raw) -> Raw {
-    with_shards(shared, arguments, |context, shards, given| {
+pub(crate) fn check(context: &'static Context, given: Object) -> Result<Object> {
+    with_shards(context, &given, |context, shards, given| {
         let checked = shards.check(shard_at(given)?);
         Ok(checked.map_err(HoldError::Lost).and(Ok(context.names.none()?)))
     })
 }
 
-pub(crate) unsafe extern "C" fn checkpoint(shared: Raw, arguments: Raw) -> Raw {
-    with_shards(shared, arguments, |context, shards, given| {
+pub(crate) fn checkpoint(context: &'static Context, given: Object) -> Result<Object> {
+    with_shards(context, &given, |context, shards, given| {
         let (shard, value) = (shard_at(given)?, context.value_at(given, 2)?);
-        let mut stored = Ok(());
-        without_gil(|| stored = shards.checkpoint(shard, value.value()));
+        let stored =
+            asked(context, shards, |caller| shards.checkpoint(caller, shard, value.value()))?;
         Ok(stored.and(Ok(context.names.none()?)))
     })
 }
 
 /// Answers whether another member had requested the shard.
-pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
-    with_shards(shared, arguments, |_, shards, given| {
-        let (shard, mut handed) = (shard_at(given)?, Ok(false));
-        without_gil(|| handed = shards.hand_over(shard));
-        Ok(match handed {
+pub(crate) fn hand_over(context: &'static Context, given: Object) -> Result<Object> {
+    with_shards(context, &given, |context, shards, given| {
+        let shard = shard_at(given)?;
+        Ok(match asked(context, shards, |caller| shards.hand_over(caller, shard))? {
             Ok(handed) => Ok(integer(i64::from(handed))?),
             Err(error) => Err(error),
         })
@@ -178,18 +172,26 @@ pub(crate) unsafe extern "C" fn hand_over(shared: Raw, arguments: Raw) -> Raw {
 }
 
 /// Gives a shard up.
-pub(crate) unsafe extern "C" fn release(shared: Raw, arguments: Raw) -> Raw {
-    with_shards(shared, arguments, |context, shards, given| {
-        let (shard, mut released) = (shard_at(given)?, Ok(()));
-        without_gil(|| released = shards.release(shard));
+pub(crate) fn release(context: &'static Context, given: Object) -> Result<Object> {
+    with_shards(context, &given, |context, shards, given| {
+        let shard = shard_at(given)?;
+        let released = asked(context, shards, |caller| shards.release(caller, shard))?;
         Ok(released.map_err(HoldError::Lost).and(Ok(context.names.none()?)))
     })
 }
 
-pub(crate) unsafe extern "C" fn leave(shared: Raw, arguments: Raw) -> Raw {
-    with_shards(shared, arguments, |context, shards, _| {
-        let mut left = Ok(());
-        without_gil(|| left = shards.leave());
+pub(crate) fn leave(context: &'static Context, given: Object) -> Result<Object> {
+    with_shards(context, &given, |context, shards, _| {
+        let left = asked(context, shards, |caller| shards.leave(caller))?;
         Ok(left.map_err(HoldError::Lost).and(Ok(context.names.none()?)))
     })
+}
+
+/// Does `work` for a member, and lets Python handle signals meanwhile.
+fn asked<T>(
+    context: &'static Context,
+    shards: &Shards,
+    work: impl FnOnce(&Aside<'_>) -> T,
+) -> Result<T> {
+    Ok(run(context, shards.file(), &context.names.none()?, work)?.answer)
 }

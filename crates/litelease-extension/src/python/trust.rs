@@ -6,67 +6,61 @@ use std::time::Duration;
 
 use litelease_hold::{Clock, HeldGrant, Hold, Loss, Renewal, SystemClock, Window};
 
-use crate::python::api::{Object, Raised, Raw, Result, float, in_capsule};
+use crate::python::Context;
+use crate::python::api::{Object, Raised, Result, float, in_capsule};
 use crate::python::holds::{PythonHeld, name_at, of_server, optional};
 use crate::python::values::to_integer;
 use crate::python::waiting::seconds;
-use crate::python::{Context, at_once};
 
 /// Answers seconds on the clock that measures trust.
-pub(crate) unsafe extern "C" fn clock(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |_, _| float(SystemClock.now().as_secs_f64()))
+pub(crate) fn clock(_: &'static Context, _: Object) -> Result<Object> {
+    float(SystemClock.now().as_secs_f64())
 }
 
 /// Makes the hold of a grant that was asked for at a time of [`clock`]. Its arguments are the name,
 /// the owner, the token, the ttl in seconds, and that time.
-pub(crate) unsafe extern "C" fn begin(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |context, given| {
-        let (name, owner) = (name_at(context, &given, 0)?, name_at(context, &given, 1)?);
-        let token = to_integer(&given.item(2)?).unwrap_or(0);
-        let (ttl, start) = (seconds(&given.item(3)?), seconds(&given.item(4)?));
-        let window = Window::new(ttl).ok_or(Raised)?;
-        let grant = HeldGrant { name, owner, token, ttl, secret: String::new() };
-        of_server(Arc::new(Hold::new(grant, window, start, Renewal::whole(0))))
-    })
+pub(crate) fn begin(context: &'static Context, given: Object) -> Result<Object> {
+    let (name, owner) = (name_at(context, &given, 0)?, name_at(context, &given, 1)?);
+    let token = to_integer(&given.item(2)?).unwrap_or(0);
+    let (ttl, start) = (seconds(&given.item(3)?), seconds(&given.item(4)?));
+    let window = Window::new(ttl).ok_or(Raised)?;
+    let grant = HeldGrant { name, owner, token, ttl, secret: String::new() };
+    of_server(Arc::new(Hold::new(grant, window, start, Renewal::whole(0))))
 }
 
 /// Calls `work` with the hold, if it has not ended, and the other arguments. Answers for how many
 /// seconds nothing is to be done for it; or None if it is over.
 fn with_hold(
-    shared: Raw,
-    arguments: Raw,
+    context: &'static Context,
+    arguments: &Object,
     work: impl FnOnce(&'static Context, &Hold, &Object) -> Result<()>,
-) -> Raw {
-    at_once(shared, arguments, |context, arguments| {
-        let held = in_capsule::<PythonHeld>(&arguments.item(0)?)?;
-        let Some(hold) = held.server_hold() else { return context.names.none() };
-        work(context, &hold, &arguments)?;
-        let now = SystemClock.now();
-        match hold.check(now).ok().and_then(|()| hold.next()) {
-            Some(next) => float(next.saturating_sub(now).as_secs_f64()),
-            None => context.names.none(),
-        }
-    })
+) -> Result<Object> {
+    let held = in_capsule::<PythonHeld>(&arguments.item(0)?)?;
+    let Some(hold) = held.server_hold() else { return context.names.none() };
+    work(context, &hold, arguments)?;
+    let now = SystemClock.now();
+    match hold.check(now).ok().and_then(|()| hold.next()) {
+        Some(next) => float(next.saturating_sub(now).as_secs_f64()),
+        None => context.names.none(),
+    }
 }
 
-pub(crate) unsafe extern "C" fn due(shared: Raw, arguments: Raw) -> Raw {
-    with_hold(shared, arguments, |_, _, _| Ok(()))
+pub(crate) fn due(context: &'static Context, given: Object) -> Result<Object> {
+    with_hold(context, &given, |_, _, _| Ok(()))
 }
 
 /// Answers until when it is trusted, by [`clock`]; 0 once it has ended.
-pub(crate) unsafe extern "C" fn until(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |_, given| {
-        let held = in_capsule::<PythonHeld>(&given.item(0)?)?;
-        let until = held.server_hold().map_or(Duration::ZERO, |hold| hold.trusted_until());
-        float(until.as_secs_f64())
-    })
+pub(crate) fn until(_: &'static Context, given: Object) -> Result<Object> {
+    let held = in_capsule::<PythonHeld>(&given.item(0)?)?;
+    let until = held.server_hold().map_or(Duration::ZERO, |hold| hold.trusted_until());
+    float(until.as_secs_f64())
 }
 
 /// Notes the answer to a renewal. Its arguments are the hold, when the renewal began, the seconds
 /// that were granted or None, and the kind of the loss, the newest token, and the error. Without a
 /// beginning, the hold is lost at once.
-pub(crate) unsafe extern "C" fn settle(shared: Raw, arguments: Raw) -> Raw {
-    with_hold(shared, arguments, |context, hold, given| {
+pub(crate) fn settle(context: &'static Context, given: Object) -> Result<Object> {
+    with_hold(context, &given, |context, hold, given| {
         let (start, granted, kind) = (given.item(1)?, given.item(2)?, given.item(3)?);
         let granted = (!context.names.is_none(&granted)).then(|| seconds(&granted));
         let answer = match context.names.is_none(&kind) {

@@ -1,7 +1,6 @@
 //! Waiting at a database file without the GIL, and waking those who wait.
 
 use std::ffi::CStr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,77 +9,43 @@ pub(crate) use litelease_hold::Notifier;
 #[cfg(unix)]
 use litelease_hold::{Waiter, time_to_next_read as nap_of};
 
-use crate::python::api::{self, Object, Raised, Raw, Result, py, without_gil};
+use crate::python::Context;
+use crate::python::api::{self, Object, Result, in_box, py, without_gil};
 use crate::python::values::to_integer;
-use crate::python::{at_once, guarded};
-
-const WAITER: &CStr = c"litelease.waiter";
 
 /// How long a signal's handler has to wait at most.
 const SLICE: Duration = Duration::from_millis(50);
 
+impl api::Boxed for Waiter {
+    const NAME: &'static CStr = c"litelease.waiter";
+}
+
 /// Made with the GIL held: so no fork happens while a thread begins to watch the file.
-pub(crate) unsafe extern "C" fn waiter(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |_, given| {
-        let path = given.item(0)?;
-        let made = Box::into_raw(Box::new(Waiter::at(Path::new(path.text()?))));
-        // SAFETY: the capsule frees the waiter with its destructor.
-        unsafe {
-            let capsule = (py().PyCapsule_New)(made.cast(), WAITER.as_ptr(), Some(free));
-            if capsule.is_null() {
-                drop(Box::from_raw(made));
-            }
-            Object::owned(capsule)
-        }
-    })
+pub(crate) fn waiter(_: &'static Context, given: Object) -> Result<Object> {
+    api::boxed(Waiter::at(Path::new(given.item(0)?.text()?)))
 }
 
-unsafe extern "C" fn free(capsule: Raw) {
-    // SAFETY: Python calls it once, for a capsule that `waiter` made, while nobody refers to it.
-    unsafe {
-        let waiter = (py().PyCapsule_GetPointer)(capsule, WAITER.as_ptr());
-        if !waiter.is_null() {
-            let waiter = Box::from_raw(waiter.cast::<Waiter>());
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(waiter)));
-        }
-    }
+pub(crate) fn heard(_: &'static Context, given: Object) -> Result<Object> {
+    let waiter = given.item(0)?;
+    api::integer(i64::from(in_box::<Waiter>(&waiter)?.generation()))
 }
 
-pub(crate) unsafe extern "C" fn heard(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |_, given| {
-        let waiter = given.item(0)?;
-        api::integer(i64::from(in_capsule(&waiter)?.generation()))
-    })
-}
-
-pub(crate) unsafe extern "C" fn nap(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |_, arguments| {
-        let until_expiry_ms = to_integer(&arguments.item(0)?).unwrap_or(i64::MAX);
-        api::float(nap_of(until_expiry_ms, seconds(&arguments.item(1)?)).as_secs_f64())
-    })
+pub(crate) fn nap(_: &'static Context, arguments: Object) -> Result<Object> {
+    let until_expiry_ms = to_integer(&arguments.item(0)?).unwrap_or(i64::MAX);
+    api::float(nap_of(until_expiry_ms, seconds(&arguments.item(1)?)).as_secs_f64())
 }
 
 /// Python serves signals between two calls.
-pub(crate) unsafe extern "C" fn listen(shared: Raw, arguments: Raw) -> Raw {
-    at_once(shared, arguments, |context, arguments| {
-        let capsule = arguments.item(0)?;
-        let waiter = in_capsule(&capsule)?;
-        let heard = to_integer(&arguments.item(1)?).and_then(|heard| u32::try_from(heard).ok());
-        let time = seconds(&arguments.item(2)?).min(SLICE);
-        // Once the interpreter ends, the waiter is told so by its next verb.
-        let Some(_counted) = context.calls.begin() else { return api::integer(1) };
-        let begin = Instant::now();
-        without_gil(|| waiter.wait_for_change(heard.unwrap_or(0), time));
-        api::integer(i64::from(begin.elapsed() < time))
-    })
-}
-
-fn in_capsule(capsule: &Object) -> Result<&Waiter> {
-    // SAFETY: the capsule keeps the waiter alive, and the reference ends before the capsule's does.
-    unsafe {
-        let waiter = (py().PyCapsule_GetPointer)(capsule.as_raw(), WAITER.as_ptr());
-        waiter.cast::<Waiter>().as_ref().ok_or(Raised)
-    }
+pub(crate) fn listen(context: &'static Context, arguments: Object) -> Result<Object> {
+    let capsule = arguments.item(0)?;
+    let waiter = in_box::<Waiter>(&capsule)?;
+    let heard = to_integer(&arguments.item(1)?).and_then(|heard| u32::try_from(heard).ok());
+    let time = seconds(&arguments.item(2)?).min(SLICE);
+    // Once the interpreter ends, the waiter is told so by its next verb.
+    let Some(_counted) = context.calls.begin() else { return api::integer(1) };
+    let begin = Instant::now();
+    without_gil(|| waiter.wait_for_change(heard.unwrap_or(0), time));
+    api::integer(i64::from(begin.elapsed() < time))
 }
 
 /// Reads a number of seconds. What is no number counts as none.

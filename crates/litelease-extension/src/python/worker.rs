@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,15 +13,16 @@ use litelease_hold::file::{
 use litelease_hold::{HoldError, Settled, Work, WorkOptions};
 use litelease_store::{Delivered, OwnedValue};
 
-use crate::python::api::{Object, Raised, Raw, Result, in_capsule, integer, py, string, tuple};
+use crate::python::api::{
+    Boxed, Object, OfProcess, Result, boxed, in_box, in_capsule, integer, string, tuple,
+    without_gil,
+};
 use crate::python::holds::{
-    PythonHeld, Waited, capsule, failed, file_at, in_duration, name_at, optional, run,
+    Ending, PythonHeld, Waited, capsule, failed, file_at, in_duration, name_at, optional, run,
 };
 use crate::python::session::Failed;
 use crate::python::values::to_integer;
-use crate::python::{Context, guarded, raise, session_of};
-
-const WORKER: &CStr = c"litelease.worker";
+use crate::python::{Context, raise, session_of};
 
 /// The time that its connection waits for another one's lock at once.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -35,7 +35,6 @@ const FORKED: &str =
 
 /// A worker, as long as its loop runs.
 struct Worker {
-    process: u32,
     work: Work,
     file: DatabaseFile,
     own: OwnConnection<FileConnection>,
@@ -48,7 +47,15 @@ struct Worker {
     /// stays open.
     current: RefCell<Option<(Delivered<OwnedValue>, Arc<PythonHeld>)>>,
     is_in_call: Cell<bool>,
-    _only: Only,
+    /// Until the work is over.
+    only: RefCell<Option<Only>>,
+}
+
+/// What a forked process leaves alone.
+struct PythonWorker(OfProcess<Worker>);
+
+impl Boxed for PythonWorker {
+    const NAME: &'static CStr = c"litelease.worker";
 }
 
 /// The only worker of a connection.
@@ -69,77 +76,53 @@ impl Drop for Only {
 /// Begins to work. Its arguments are the session, the path, the queue, the visibility and the first
 /// and the longest delay in ms, whether to end after one item and when none is visible, the number
 /// of the connection, and a function that says whether to stop.
-pub(crate) unsafe extern "C" fn work(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |context, given| {
-        let refuse = |kind, text: &str| raise(context, Failed::Kind(kind, text.into()));
-        let file = file_at(context, &given.item(1)?)?;
-        let owner = given.item(0)?;
-        let Some(only) = Only::begin(&session_of(context, &owner)?.has_worker) else {
-            return refuse("LiteleaseError", SECOND);
-        };
-        let time = |at| Ok(in_duration(to_integer(&given.item(at)?).unwrap_or(0)));
-        let options = WorkOptions {
-            first_delay: time(4)?,
-            longest_delay: time(5)?,
-            once: given.item(6)?.is_true()?,
-            until_empty: given.item(7)?.is_true()?,
-            ..WorkOptions::new(time(3)?)
-        };
-        let work = match Work::new(options) {
-            Ok(work) => work,
-            Err(text) => return refuse("ValueError", text),
-        };
-        let name = name_at(context, &given, 2)?;
-        let queue = FileQueue::new(file.clone(), &name, options.visibility);
-        let queue = match queue {
-            Ok(queue) => Arc::new(queue),
-            Err(error) => return refuse("LiteleaseError", &error.to_string()),
-        };
-        let opened = run(context, &file, &context.names.none, |aside| aside.open(BUSY_TIMEOUT))?;
-        let own = match opened.answer {
-            Ok(own) => own,
-            Err(error) => return raise(context, failed(HoldError::Lease(error))),
-        };
-        let worker = Box::into_raw(Box::new(Worker {
-            process: std::process::id(),
-            work,
-            file,
-            own,
-            queue,
-            number: optional(context, &given.item(8)?),
-            stop: given.item(9)?,
-            current: RefCell::default(),
-            is_in_call: Cell::new(false),
-            _only: only,
-        }));
-        // SAFETY: the capsule frees the worker with its destructor.
-        unsafe {
-            let made = (py().PyCapsule_New)(worker.cast(), WORKER.as_ptr(), Some(free));
-            if made.is_null() {
-                drop(Box::from_raw(worker));
-            }
-            Object::owned(made)
-        }
-    })
-}
-
-unsafe extern "C" fn free(capsule: Raw) {
-    // SAFETY: Python calls it once, for a capsule that `work` made, while nobody refers to it.
-    unsafe {
-        let worker = (py().PyCapsule_GetPointer)(capsule, WORKER.as_ptr()).cast::<Worker>();
-        // A forked process leaves it alone: its locks may be taken for ever.
-        if worker.is_null() || (*worker).process != std::process::id() {
-            return;
-        }
-        let worker = Box::from_raw(worker);
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(worker)));
-    }
+pub(crate) fn work(context: &'static Context, given: Object) -> Result<Object> {
+    let refuse = |kind, text: &str| raise(context, Failed::Kind(kind, text.into()));
+    let file = file_at(context, &given.item(1)?)?;
+    let owner = given.item(0)?;
+    let Some(only) = Only::begin(&session_of(context, &owner)?.has_worker) else {
+        return refuse("LiteleaseError", SECOND);
+    };
+    let time = |at| Ok(in_duration(to_integer(&given.item(at)?).unwrap_or(0)));
+    let options = WorkOptions {
+        first_delay: time(4)?,
+        longest_delay: time(5)?,
+        once: given.item(6)?.is_true()?,
+        until_empty: given.item(7)?.is_true()?,
+        ..WorkOptions::new(time(3)?)
+    };
+    let work = match Work::new(options) {
+        Ok(work) => work,
+        Err(text) => return refuse("ValueError", text),
+    };
+    let name = name_at(context, &given, 2)?;
+    let queue = FileQueue::new(file.clone(), &name, options.visibility);
+    let queue = match queue {
+        Ok(queue) => Arc::new(queue),
+        Err(error) => return refuse("LiteleaseError", &error.to_string()),
+    };
+    let opened = run(context, &file, &context.names.none, |aside| aside.open(BUSY_TIMEOUT))?;
+    let own = match opened.answer {
+        Ok(own) => own,
+        Err(error) => return raise(context, failed(HoldError::Lease(error))),
+    };
+    boxed(PythonWorker(OfProcess::new(Worker {
+        work,
+        file,
+        own,
+        queue,
+        number: optional(context, &given.item(8)?),
+        stop: given.item(9)?,
+        current: RefCell::default(),
+        is_in_call: Cell::new(false),
+        only: RefCell::new(Some(only)),
+    })))
 }
 
 /// Waits for the next item. Answers id, receipt, attempt, token, deadline and body, and the capsule
 /// of its delivery; or None if the work is over.
-pub(crate) unsafe extern "C" fn work_next(shared: Raw, arguments: Raw) -> Raw {
-    with_worker(shared, arguments, |context, worker, _| {
+pub(crate) fn work_next(context: &'static Context, given: Object) -> Result<Object> {
+    with_worker(context, &given, |context, worker, _| {
         let waited = run(context, &worker.file, &worker.stop, |aside| worker.receive(aside.go_on))?;
         let received = match waited.answer {
             Ok(received) => received,
@@ -164,8 +147,8 @@ pub(crate) unsafe extern "C" fn work_next(shared: Raw, arguments: Raw) -> Raw {
 
 /// Ends the work on an item: acknowledges it, or gives it back with a note, unless that was done.
 /// Answers what became of it.
-pub(crate) unsafe extern "C" fn work_end(shared: Raw, arguments: Raw) -> Raw {
-    with_worker(shared, arguments, |context, worker, arguments| {
+pub(crate) fn work_end(context: &'static Context, given: Object) -> Result<Object> {
+    with_worker(context, &given, |context, worker, arguments| {
         let note = arguments.item(1)?;
         let note = match context.names.is_none(&note) {
             true => None,
@@ -188,15 +171,29 @@ pub(crate) unsafe extern "C" fn work_end(shared: Raw, arguments: Raw) -> Raw {
     })
 }
 
+/// Ends the work: gives the item back that no handler has got, and lets another worker begin. The
+/// capsule may live on, with the traceback of an exception.
+pub(crate) fn work_over(context: &'static Context, arguments: Object) -> Result<Object> {
+    let capsule = arguments.item(0)?;
+    if let Some(worker) = in_box::<PythonWorker>(&capsule)?.0.get()
+        && !worker.is_in_call.get()
+    {
+        let current = worker.current.take();
+        // The handle may live on, too.
+        let left = current.and_then(|(_, held)| held.end("Released", "its worker has ended"));
+        without_gil(|| drop(left));
+        drop(worker.only.take());
+    }
+    context.names.none()
+}
+
 /// Notes what the handler itself has done with an item: the capsule of its delivery, and a word.
-pub(crate) unsafe extern "C" fn item_settled(shared: Raw, arguments: Raw) -> Raw {
-    guarded(shared, arguments, |_, arguments| {
-        let (held, how) = (in_capsule::<PythonHeld>(&arguments.item(0)?)?, arguments.item(1)?);
-        let all = [Settled::Done, Settled::GivenBack, Settled::Buried];
-        let how = how.text()?;
-        held.settle(all.into_iter().find(|one| word(*one) == how).unwrap_or(Settled::Lost));
-        arguments.item(1)
-    })
+pub(crate) fn item_settled(_: &'static Context, arguments: Object) -> Result<Object> {
+    let (held, how) = (in_capsule::<PythonHeld>(&arguments.item(0)?)?, arguments.item(1)?);
+    let all = [Settled::Done, Settled::GivenBack, Settled::Buried];
+    let how = how.text()?;
+    held.settle(all.into_iter().find(|one| word(*one) == how).unwrap_or(Settled::Lost));
+    arguments.item(1)
 }
 
 /// The word for it, as the counts of a worker have it in Python.
@@ -211,28 +208,19 @@ fn word(settled: Settled) -> &'static str {
 
 /// Calls `work` with the worker of a capsule and the other arguments.
 fn with_worker(
-    shared: Raw,
-    arguments: Raw,
+    context: &'static Context,
+    arguments: &Object,
     work: impl FnOnce(&'static Context, &Worker, &Object) -> Result<Object>,
-) -> Raw {
-    guarded(shared, arguments, |context, arguments| {
-        let capsule = arguments.item(0)?;
-        // SAFETY: the capsule has the worker for as long as this refers to it.
-        let worker = unsafe {
-            let worker = (py().PyCapsule_GetPointer)(capsule.as_raw(), WORKER.as_ptr());
-            worker.cast::<Worker>().as_ref().ok_or(Raised)?
-        };
-        let refuse = |text: &str| raise(context, Failed::Kind("LiteleaseError", text.into()));
-        if worker.process != std::process::id() {
-            return refuse(FORKED);
-        }
-        if worker.is_in_call.replace(true) {
-            return refuse(REENTERED);
-        }
-        let answer = work(context, worker, &arguments);
-        worker.is_in_call.set(false);
-        answer
-    })
+) -> Result<Object> {
+    let capsule = arguments.item(0)?;
+    let refuse = |text: &str| raise(context, Failed::Kind("LiteleaseError", text.into()));
+    let Some(worker) = in_box::<PythonWorker>(&capsule)?.0.get() else { return refuse(FORKED) };
+    if worker.is_in_call.replace(true) {
+        return refuse(REENTERED);
+    }
+    let answer = work(context, worker, arguments);
+    worker.is_in_call.set(false);
+    answer
 }
 
 impl Worker {

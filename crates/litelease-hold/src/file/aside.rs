@@ -15,7 +15,7 @@ use super::{
 use crate::{Clock, Held, HoldError, SystemClock, Wish, acquire, hold};
 
 /// How long a call waits before it asks again whether its caller was interrupted.
-const STEP: Duration = Duration::from_millis(50);
+pub(super) const STEP: Duration = Duration::from_millis(50);
 
 /// A caller in another language.
 pub struct Aside<'c> {

@@ -13,7 +13,7 @@ use litelease_sys::spawn_without_signals;
 use super::{
     Aside, DatabaseFile, FileConnection, FileError, FileHandle, OwnConnection, in_ms, is_busy,
 };
-use crate::{Clock, HoldError, HolderKind, Identity, SystemClock, Waiter, Window};
+use crate::{Clock, HoldError, HolderKind, Identity, SystemClock, Waiter, Window, this_process};
 
 type Result<T, E = HoldError<FileError>> = std::result::Result<T, E>;
 
@@ -43,7 +43,7 @@ struct Shared {
     file: DatabaseFile,
     ttl: Duration,
     window: Window,
-    pid: u32,
+    process: u64,
     /// Where the read is granted, prolonged and given up. Locked before `state`.
     rows: OwnConnection<FileConnection>,
     state: Mutex<State>,
@@ -76,7 +76,7 @@ impl CachedReader {
             reader: Identity::new(HolderKind::Hold).to_string(),
             ttl,
             window,
-            pid: std::process::id(),
+            process: this_process(),
             rows,
             file: caller.file.clone(),
             state: Mutex::default(),
@@ -178,7 +178,7 @@ impl CachedReader {
 
     /// Checks whether this process was forked from the one of the reader.
     pub fn is_forked(&self) -> bool {
-        self.shared.pid != std::process::id()
+        self.shared.process != this_process()
     }
 }
 

@@ -19,7 +19,7 @@ use litelease_sys::at_fork;
 
 use super::connection::close_all;
 use super::{FILES, session, sql};
-use crate::process_keeper::KeeperLock;
+use crate::process_keeper::{KeeperLock, count_fork};
 
 /// How long a fork waits for connections that are in use. A disk that does not answer must not keep
 /// the program from forking.
@@ -79,6 +79,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    count_fork();
     let forking = FORKING.try_with(|own| own.take()).ok().flatten();
     let are_closed = forking.as_ref().is_some_and(|forking| forking.are_closed);
     HAD_OPEN.fetch_or(!are_closed, Ordering::SeqCst);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use litelease_core::{ClaimResult, Lease, ReleaseResult, RenewResult};
 use litelease_store::{Beat, SessionGrants, SessionOver, Store, When};
 
+use super::aside::STEP;
 use super::{
     Aside, DatabaseFile, FileConnection, FileError, FileHandle, GrantKind, KeptRows, OwnConnection,
     granted, in_ms, loss, now_ms, patiently,
@@ -23,10 +24,6 @@ type Result<T, E = HoldError<FileError>> = std::result::Result<T, E>;
 
 /// How long the rows of a file wait for their first connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// How long a transaction of a session waits for a lock on the file, before the heartbeat has its
-/// turn.
-const STEP: Duration = Duration::from_millis(50);
 
 /// Opens the session of an identity, which is a name like others; in the place of the one before if
 /// `replaces`, or if the process of that one has ended. Returns the hold of the identity, whose

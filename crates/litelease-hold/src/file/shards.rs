@@ -16,6 +16,7 @@ use litelease_core::CheckpointResult;
 use litelease_store::{AssignedShard, OwnedValue, SessionGrants, ShardGroup, Store, Value, When};
 use litelease_sys::spawn_without_signals;
 
+use super::aside::STEP;
 use super::{
     Aside, DatabaseFile, FileConnection, FileError, OwnConnection, SessionMembers, in_ms,
     open_session,
@@ -23,9 +24,6 @@ use super::{
 use crate::{Held, HoldError, Loss, Lost, Waiter};
 
 type Result<T, E = HoldError<FileError>> = std::result::Result<T, E>;
-
-/// How long reading and checkpoints wait for a lock on the file.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often open requests are repeated: several times before they would lapse.
 const REPEAT_EVERY: Duration = Duration::from_secs(3);
@@ -169,7 +167,7 @@ impl Shards {
             }
             None => Ok(Vec::new()),
         })?;
-        let own = caller.patiently(|| Ok(OwnConnection::open(caller.file, BUSY_TIMEOUT)?))?;
+        let own = caller.patiently(|| Ok(OwnConnection::open(caller.file, STEP)?))?;
         let shared = Arc::new(Shared {
             group: shard_group,
             ttl,
@@ -187,6 +185,11 @@ impl Shards {
         let thread = spawn_without_signals("litelease shards", move || working.work());
         let thread = thread.map_err(HoldError::NoThread)?;
         Ok(Shards { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Returns the file of the group.
+    pub fn file(&self) -> &DatabaseFile {
+        &self.shared.file
     }
 
     /// Returns the owner text of the member and its shards.
@@ -230,16 +233,13 @@ impl Shards {
 
     /// Stores a checkpoint of a shard under its token: where the next member goes on. Fails with
     /// [`HoldError::Lost`] if the shard is no longer this member's.
-    pub fn checkpoint(&self, shard: usize, value: Value<'_>) -> Result<()> {
+    pub fn checkpoint(&self, caller: &Aside<'_>, shard: usize, value: Value<'_>) -> Result<()> {
         let token = self.shared.token(shard)?;
         let name = self.shared.name(shard);
-        let stored = self.shared.db.with(|db| {
-            Ok::<_, HoldError<FileError>>(db.leases().store.checkpoint(
-                &name,
-                token,
-                value,
-                When::Now,
-            )?)
+        let stored = caller.patiently(|| {
+            self.shared
+                .db
+                .with(|db| Ok(db.leases().store.checkpoint(&name, token, value, When::Now)?))
         })?;
         match stored {
             CheckpointResult::Stored => Ok(()),
@@ -252,8 +252,9 @@ impl Shards {
 
     /// Hands a shard over to the member that has requested it, in one commit. Returns whether one
     /// had. Store the last checkpoint before. From the call on, the shard is not trusted.
-    pub fn hand_over(&self, shard: usize) -> Result<bool> {
-        let (back, error) = match self.shared.take(shard)?.hand_over(self.shared.ttl) {
+    pub fn hand_over(&self, caller: &Aside<'_>, shard: usize) -> Result<bool> {
+        let (ttl, goes_on) = (self.shared.ttl, || (caller.go_on)().is_ok());
+        let (back, error) = match self.shared.take(shard)?.hand_over_while(ttl, goes_on) {
             Ok(_) => {
                 self.shared.given_up(shard);
                 return Ok(true);
@@ -268,16 +269,19 @@ impl Shards {
     }
 
     /// Gives a shard up, for whichever member comes first: it may be this one again.
-    pub fn release(&self, shard: usize) -> Result<(), Lost> {
-        let released = self.shared.take(shard)?.release();
+    pub fn release(&self, caller: &Aside<'_>, shard: usize) -> Result<(), Lost> {
+        let goes_on = || (caller.go_on)().is_ok();
+        let released = self.shared.take(shard)?.release_while(caller.patience, goes_on);
         self.shared.given_up(shard);
         released
     }
 
     /// Leaves the group: releases the member and all its shards in one commit. Dropping it does so,
     /// too, and ignores errors.
-    pub fn leave(&self) -> Result<(), Lost> {
-        let left = self.shared.stop().map_or(Ok(()), Held::release);
+    pub fn leave(&self, caller: &Aside<'_>) -> Result<(), Lost> {
+        let goes_on = || (caller.go_on)().is_ok();
+        let left = self.shared.stop();
+        let left = left.map_or(Ok(()), |held| held.release_while(caller.patience, goes_on));
         self.join_thread();
         left
     }

@@ -10,48 +10,29 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use litelease_store::sql::{Answer, Argument, Arguments, Function, Kind, NAME, TTL, Writes};
 use litelease_store::{
-    Caller, Connection, Error, Failure, Library, Store, code, sqlite3_context, sqlite3_value,
+    Argument, Arguments, Caller, Connection, Error, Failure, Kind, Library, NAME, OwnedValue,
+    Store, TTL, Verb, code, sqlite3_context, sqlite3_value,
 };
 use litelease_sys::{at_exit, pin_library};
 
 use super::fork::{had_open_connection, let_children_hold};
 use super::{Aside, DatabaseFile, FILES, FileError, More};
-use crate::{Held, HoldError, HolderKind, Identity, Window, Wish};
+use crate::{Held, HoldError, HolderKind, Identity, Window, Wish, this_process};
 
 const WAIT: Argument = Argument { name: "wait_ms", kind: Kind::Integer, null: Some("for no wait") };
 
 /// The functions.
-const HOLDS: &[Function] = &[
-    Function {
-        name: "litelease_hold",
-        arguments: &[NAME, TTL, WAIT],
-        required: 2,
-        kind: Writes::Yes,
-        run: hold_in_sql,
-    },
-    Function {
-        name: "litelease_held",
-        arguments: &[NAME],
-        required: 1,
-        kind: Writes::Yes,
-        run: held,
-    },
-    Function {
-        name: "litelease_unhold",
-        arguments: &[NAME],
-        required: 1,
-        kind: Writes::Yes,
-        run: unhold,
-    },
+const HOLDS: &[Verb] = &[
+    Verb::in_sql("hold", &[NAME, TTL, WAIT], 2, hold_in_sql),
+    Verb::in_sql("held", &[NAME], 1, held),
+    Verb::in_sql("unhold", &[NAME], 1, unhold),
 ];
 
 /// How long the end of a connection or of a process may be held up to release what it holds.
@@ -63,7 +44,7 @@ const LOCKING: [&str; 4] = ["unix", "unix-dotfile", "win32", "win32-longpath"];
 /// A connection that has the functions, and what it holds.
 pub(crate) struct Known {
     /// The process that has opened it.
-    process: u32,
+    process: u64,
     /// The address of the functions of its library.
     api: usize,
     /// Its main database file, as device and number.
@@ -94,7 +75,7 @@ pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> 
     let data: (*mut c_void, _) = (connection.as_raw().0.cast(), Some(closed as _));
     // SAFETY: the function ignores its data, and `closed` takes it for an address only.
     unsafe { connection.register(&name, 0, Caller::Statement, nothing, Some(data)) }?;
-    let (process, api) = (process::id(), ptr::from_ref(api) as usize);
+    let (process, api) = (this_process(), ptr::from_ref(api) as usize);
     lock_known().insert(address, Known { process, api, file, holds: Vec::new() });
     Ok(())
 }
@@ -105,7 +86,7 @@ pub(crate) fn lock_known() -> MutexGuard<'static, BTreeMap<usize, Known>> {
 }
 
 /// Holds a name for the connection of `store`. Answers its token, or NULL if another owner has it.
-fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
     let (name, caller) = (given.text(0), store.connection());
     let ms =
         |at| Duration::from_millis(u64::try_from(given.optional(at).unwrap_or(0)).unwrap_or(0));
@@ -115,7 +96,7 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
         return Err(refusal("wait_ms must not be negative"));
     }
     if let Some(token) = own_hold(caller, name)? {
-        return Ok(Answer::Integer(token));
+        return Ok(OwnedValue::Integer(token));
     }
     if Window::new(ttl).is_none() {
         let ttl_ms = given.integer(1);
@@ -140,13 +121,13 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
             if let Some(known) = lock_known().get_mut(&address(caller)) {
                 known.holds.push(held);
             }
-            Ok(Answer::Integer(token))
+            Ok(OwnedValue::Integer(token))
         }
         Ok(held) => {
             drop(held);
-            go_on().map_err(as_error).and(Ok(Answer::Null))
+            go_on().map_err(as_error).and(Ok(OwnedValue::Null))
         }
-        Err(HoldError::Busy(_)) => Ok(Answer::Null),
+        Err(HoldError::Busy(_)) => Ok(OwnedValue::Null),
         Err(HoldError::Lease(error)) => Err(as_error(error)),
         Err(error) => Err(refusal(error)),
     }
@@ -154,7 +135,7 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
 
 /// Answers the token of a name that a connection of this process to the same file holds. Fails if
 /// the hold is lost, and if there is none.
-fn held(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+fn held(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
     let (name, known) = (given.text(0), lock_known());
     let file = known.get(&address(store.connection())).map(|known| known.file);
     let holds = known.values().filter(|known| Some(known.file) == file);
@@ -163,7 +144,7 @@ fn held(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let mut lost = None;
     holds
         .find_map(|held| match held.check() {
-            Ok(()) => Some(Ok(Answer::Integer(held.token()))),
+            Ok(()) => Some(Ok(OwnedValue::Integer(held.token()))),
             Err(error) => {
                 lost = Some(error);
                 None
@@ -176,7 +157,7 @@ fn held(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
 }
 
 /// Ends the hold of this connection on a name. Answers whether it was held.
-fn unhold(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+fn unhold(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
     let (name, caller) = (given.text(0), store.connection());
     let taken = {
         let mut known = lock_known();
@@ -185,7 +166,7 @@ fn unhold(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
             Some(known.holds.swap_remove(at))
         })
     };
-    let Some(held) = taken else { return Ok(Answer::Integer(0)) };
+    let Some(held) = taken else { return Ok(OwnedValue::Integer(0)) };
     // A transaction of the caller's keeps the keeper out: it releases the name after the COMMIT.
     let patience = match store.is_in_transaction() {
         true => Duration::ZERO,
@@ -196,7 +177,7 @@ fn unhold(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
         // The keeper goes on trying.
         Err(lost) => lost.reason.may_pass(),
     };
-    Ok(Answer::Integer(i64::from(was_held)))
+    Ok(OwnedValue::Integer(i64::from(was_held)))
 }
 
 /// Fails if the caller was interrupted: then SQLite stops each statement of its connection until
@@ -254,7 +235,7 @@ fn own_hold(caller: Connection, name: &str) -> Result<Option<i64>, Error> {
             return Err(refusal(text));
         };
         let (process, api, file) = (*process, *api, *file);
-        if process != process::id() {
+        if process != this_process() {
             let text = "was called on a connection that was opened before a fork: open a new one";
             return Err(refusal(text));
         }
@@ -313,7 +294,7 @@ extern "C" fn release_all() {
                 Err(TryLockError::WouldBlock) => return,
             }
         };
-        let is_own = |known: &&mut Known| known.process == process::id();
+        let is_own = |known: &&mut Known| known.process == this_process();
         let holds: Vec<Held> =
             list.values_mut().filter(is_own).flat_map(|known| known.holds.drain(..)).collect();
         drop(list);
@@ -346,7 +327,7 @@ unsafe extern "C" fn closed(connection: *mut c_void) {
         drop(list);
         // Those of a parent are the parent's to release.
         match known {
-            Some(known) if known.process != process::id() => std::mem::forget(known),
+            Some(known) if known.process != this_process() => std::mem::forget(known),
             Some(known) => {
                 release_until(known.holds, Instant::now() + AT_END);
                 // Its host may have closed its last connection, and expects the file to be closed.

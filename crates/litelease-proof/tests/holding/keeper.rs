@@ -693,11 +693,15 @@ fn a_refused_request_ends_trust_when_it_would_have_ended_anyway() {
 fn what_is_handed_over_is_neither_lost_nor_renewed_nor_released() {
     let rig = Rig::new();
     let kept = rig.keep("x", TTL);
-    assert_eq!(kept.hand_over(TTL, Duration::ZERO), Ok(None), "nobody asks, so it goes on");
+    assert_eq!(
+        kept.hand_over(TTL, Duration::ZERO, || true),
+        Ok(None),
+        "nobody asks, so it goes on"
+    );
     *rig.rows.asked.lock().unwrap() = Some(asked("b"));
     let (sender, told) = mpsc::channel();
     kept.hold.on_lost(move |loss| sender.send(loss.clone()).unwrap());
-    let handed = kept.hand_over(TTL, Duration::ZERO).unwrap().unwrap();
+    let handed = kept.hand_over(TTL, Duration::ZERO, || true).unwrap().unwrap();
     assert_eq!((handed.owner.as_str(), handed.token), ("b", 2));
     *rig.rows.superseded.lock().unwrap() = true;
     rig.keeper.was_written("file");

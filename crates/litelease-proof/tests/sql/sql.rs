@@ -65,7 +65,7 @@ fn the_list_of_functions_is_pinned() {
             "litelease_limit/-1 direct only",
             "litelease_now/0 innocuous",
             "litelease_owner/-1 innocuous",
-            "litelease_pool/2 direct only",
+            "litelease_pool/-1 direct only",
             "litelease_pool_delete/1 direct only",
             "litelease_pool_renew/-1 direct only",
             "litelease_present/2 direct only",
@@ -176,10 +176,16 @@ fn wrong_arguments_are_named() {
         ),
         (
             "SELECT * FROM litelease_slot('p')",
-            "id and lease must be TEXT: FROM litelease_slot(id, lease)",
+            "lease_id must be TEXT, not NULL: FROM litelease_slot(pool_id, lease_id)",
         ),
-        ("SELECT * FROM litelease_slots", "id must be TEXT: FROM litelease_slots(id[, now_ms])"),
-        ("SELECT * FROM litelease_slots(7)", "id must be TEXT: FROM litelease_slots(id[, now_ms])"),
+        (
+            "SELECT * FROM litelease_slots",
+            "pool_id must be TEXT, not NULL: FROM litelease_slots(pool_id[, now_ms])",
+        ),
+        (
+            "SELECT * FROM litelease_slots(7)",
+            "pool_id must be TEXT, not an INTEGER: FROM litelease_slots(pool_id[, now_ms])",
+        ),
         ("SELECT * FROM litelease_slots('p', 'now')", "litelease_slots: now_ms must be an INTEGER"),
         ("SELECT * FROM litelease_slots('p')", "litelease_slots: there is no such pool"),
     ] {

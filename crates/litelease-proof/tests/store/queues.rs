@@ -247,10 +247,13 @@ fn bad_input_is_a_typed_error_and_nothing_is_stored() {
         assert!(failed.to_string().contains(words), "{sql}: {failed}");
     }
     for (sql, words) in [
-        ("litelease_items", "queue must be TEXT: FROM litelease_items(queue[, now_ms])"),
+        ("litelease_items", "queue must be TEXT, not NULL: FROM litelease_items(queue[, now_ms])"),
         ("litelease_items(7)", "queue must be TEXT"),
         ("litelease_items('q', 'now')", "now_ms must be an INTEGER"),
-        ("litelease_delivery(7)", "receipt must be TEXT: FROM litelease_delivery(receipt)"),
+        (
+            "litelease_delivery(7)",
+            "receipt must be TEXT, not an INTEGER: FROM litelease_delivery(receipt)",
+        ),
         ("litelease_queues('now')", "now_ms must be an INTEGER"),
     ] {
         let failed = db.conn().query_row(&format!("SELECT * FROM {sql}"), [], |_| Ok(()));

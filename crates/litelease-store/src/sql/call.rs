@@ -6,15 +6,12 @@ use std::rc::Rc;
 use std::slice;
 
 use crate::{
-    Api, Caller, Connection, Error, Failure, Library, code, destroy, sqlite3_context, sqlite3_value,
+    Answering, Api, Arguments, Caller, Connection, Effect, Error, Failure, Library, OwnedValue,
+    VERBS, Verb, VerbRun, code, destroy, sqlite3_context, sqlite3_value,
 };
 
-use crate::sql::arguments::Arguments;
-use crate::sql::functions::{Answer, FUNCTIONS, Function, Writes};
-use crate::sql::queue;
 use crate::sql::shared::Shared;
 use crate::sql::table;
-use crate::sql::tables::TABLES;
 
 /// The most arguments that any of the functions takes.
 const MOST: usize = 6;
@@ -24,7 +21,8 @@ const ANY_COUNT: c_int = -1;
 
 /// The data that SQLite keeps with a registered function.
 struct Registered {
-    function: &'static Function,
+    verb: &'static Verb,
+    run: VerbRun<OwnedValue>,
     shared: Rc<Shared>,
 }
 
@@ -36,7 +34,7 @@ struct Registered {
 /// must hold until then. `L` must be the library of the connection.
 pub unsafe fn register<L: Library>(
     connection: Connection,
-    more: &'static [Function],
+    more: &'static [Verb],
 ) -> Result<(), Error> {
     // SQLite does not let a function be replaced while a statement runs, and there is no need to.
     let sql = format!("SELECT litelease_version() = '{}'", env!("CARGO_PKG_VERSION"));
@@ -46,15 +44,19 @@ pub unsafe fn register<L: Library>(
     let shared = Shared::new(connection);
     // The tables first and the version last: that is what tells the next time that everything is
     // there.
-    for table in TABLES.iter().chain(queue::TABLES) {
-        // SAFETY: as this function asks.
-        unsafe { table::register::<L>(connection, table, Rc::clone(&shared)) }?;
+    for verb in VERBS {
+        if let Answering::Listing(listing) = verb.answer {
+            // SAFETY: as this function asks.
+            unsafe { table::register::<L>(connection, verb, listing, Rc::clone(&shared)) }?;
+        }
     }
     connection.register_presentations()?;
-    for function in more.iter().chain(queue::FUNCTIONS).chain(FUNCTIONS) {
-        let registered = Registered { function, shared: Rc::clone(&shared) };
-        // SAFETY: as this function asks.
-        unsafe { register_function::<L>(connection, registered) }?;
+    for verb in more.iter().chain(VERBS) {
+        if let Answering::Both(run, _) | Answering::InSql(run) = verb.answer {
+            let registered = Registered { verb, run, shared: Rc::clone(&shared) };
+            // SAFETY: as this function asks.
+            unsafe { register_function::<L>(connection, registered) }?;
+        }
     }
     Ok(())
 }
@@ -65,23 +67,24 @@ unsafe fn register_function<L: Library>(
     connection: Connection,
     registered: Registered,
 ) -> Result<(), Error> {
-    let function = registered.function;
-    let caller = match function.kind {
-        Writes::Yes => Caller::Statement,
-        Writes::No => Caller::Anybody,
+    let verb = registered.verb;
+    let caller = match verb.effect {
+        Effect::Reads => Caller::Anybody,
+        Effect::Writes | Effect::Frees => Caller::Statement,
     };
     let data = Box::into_raw(Box::new(registered)).cast();
     let data = Some((data, Some(destroy::<Registered> as _)));
     // Once for all counts of arguments. Each registration takes a slot of SQLite's lookaside memory
     // for as long as the connection is open, and the statements of the connection need those.
-    let count = match function.arguments.len() {
-        count if count == function.required => c_int::try_from(count).unwrap_or(ANY_COUNT),
+    let count = match verb.arguments.len() {
+        count if count == verb.required => c_int::try_from(count).unwrap_or(ANY_COUNT),
         _ => ANY_COUNT,
     };
+    let name = sql_name(verb);
     // SAFETY: `call` works with what it is registered with.
-    let done = unsafe { connection.register(function.name, count, caller, call::<L>, data) };
+    let done = unsafe { connection.register(&name, count, caller, call::<L>, data) };
     done.map_err(|failure| {
-        let message = format!("cannot register {}: {}", function.name, failure.message);
+        let message = format!("cannot register {name}: {}", failure.message);
         Error::Sqlite(Failure { message, ..failure })
     })
 }
@@ -109,7 +112,7 @@ unsafe extern "C" fn call<L: Library>(
         unsafe { registered.answer(api, values) }
     }));
     let answer = answered.unwrap_or_else(|_| {
-        Err(complaint(format!("{}: internal error", registered.function.name)))
+        Err(complaint(format!("{}: internal error", sql_name(registered.verb))))
     });
     // SAFETY: the context is SQLite's own.
     unsafe { give(api, context, answer) }
@@ -118,9 +121,14 @@ unsafe extern "C" fn call<L: Library>(
 impl Registered {
     /// # Safety
     /// The values must be those of a call by the library of `api`.
-    unsafe fn answer(&self, api: &Api, values: &[*mut sqlite3_value]) -> Result<Answer, Failure> {
-        let Function { name, arguments, required, .. } = *self.function;
+    unsafe fn answer(
+        &self,
+        api: &Api,
+        values: &[*mut sqlite3_value],
+    ) -> Result<OwnedValue, Failure> {
+        let Verb { arguments, required, .. } = *self.verb;
         if !(required..=arguments.len()).contains(&values.len()) {
+            let name = sql_name(self.verb);
             // As SQLite words it.
             return Err(complaint(format!("wrong number of arguments to function {name}()")));
         }
@@ -131,26 +139,31 @@ impl Registered {
             if !argument.takes(*given) {
                 // SAFETY: as promised.
                 let kind = unsafe { (api.value_type)(*value) };
-                return Err(complaint(argument.complaint(name, *given, kind)));
+                let wrong = argument.complaint(*given, kind);
+                return Err(complaint(format!("{}: {wrong}", sql_name(self.verb))));
             }
         }
         let arguments = Arguments { given: &given[..values.len().min(MOST)] };
         let store = self.shared.store();
-        (self.function.run)(&store, &arguments)
-            .map_err(|error| as_failure(self.function.name, error))
+        (self.run)(&store, &arguments).map_err(|error| as_failure(self.verb, error))
     }
+}
+
+/// The name of a verb's function or table.
+pub(super) fn sql_name(verb: &Verb) -> String {
+    format!("litelease_{}", verb.name)
 }
 
 /// SQLite's own errors keep their code; all others are plain errors.
 #[cold]
-fn as_failure(function: &str, error: Error) -> Failure {
+fn as_failure(verb: &Verb, error: Error) -> Failure {
     let message = match &error {
         Error::NotBootstrapped => {
             "no lease table yet: call litelease_bootstrap() once first".into()
         }
         error => error.to_string(),
     };
-    let message = format!("{function}: {message}");
+    let message = format!("{}: {message}", sql_name(verb));
     match error {
         Error::Sqlite(failure) | Error::CommitUnknown(failure) => Failure { message, ..failure },
         // As for a write that a guard refuses, so that a caller can tell it from a mistake.
@@ -166,7 +179,7 @@ fn complaint(message: String) -> Failure {
 
 /// # Safety
 /// The context must be that of a call by the library of `api`.
-unsafe fn give(api: &Api, context: *mut sqlite3_context, answer: Result<Answer, Failure>) {
+unsafe fn give(api: &Api, context: *mut sqlite3_context, answer: Result<OwnedValue, Failure>) {
     // SAFETY: as promised.
     unsafe {
         match answer {

@@ -2,7 +2,7 @@
 //!
 //! They are also what drops the statements of a connection before that closes.
 
-use std::ffi::{CStr, c_char, c_double, c_int, c_uchar, c_void};
+use std::ffi::{CStr, CString, c_char, c_double, c_int, c_uchar, c_void};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -10,36 +10,13 @@ use std::slice;
 use std::{iter, ptr};
 
 use crate::{
-    Api, Connection, Error, Failure, Library, Store, Value, c_string, code, destroy, sqlite3,
-    sqlite3_context, sqlite3_value,
+    Api, Arguments, Connection, Error, Failure, Kind, Library, Listing, NOW, OwnedValue, Range,
+    RowIterator, Value, Verb, When, c_string, code, destroy, sqlite3, sqlite3_context,
+    sqlite3_value,
 };
 
-use crate::sql::functions::Answer;
+use crate::sql::call::sql_name;
 use crate::sql::shared::Shared;
-
-/// A table-valued function.
-pub(crate) struct TableFunction {
-    pub(crate) name: &'static CStr,
-    /// Its columns, as CREATE TABLE has them.
-    pub(crate) definition: &'static CStr,
-    /// The places of the hidden columns by which its arguments are given: at most `MOST`.
-    pub(crate) arguments: &'static [c_int],
-    /// The column by which the rows are ordered, and a range of which can be asked for.
-    pub(crate) order: Option<c_int>,
-    /// Its rows, given the arguments and the range.
-    pub(crate) rows: fn(&Store, &[Given<'_>], Range<'_>) -> Result<Rows, Error>,
-}
-
-/// Rows of a table, each with all its columns, read as SQLite asks for them.
-pub(crate) type Rows = Box<dyn Iterator<Item = Result<Vec<Answer>, Error>>>;
-
-/// The texts between which the statement looks, both included, where it says so. SQLite compares
-/// again.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Range<'a> {
-    pub(crate) from: Option<&'a str>,
-    pub(crate) to: Option<&'a str>,
-}
 
 /// The most arguments that any of them takes.
 const MOST: usize = 2;
@@ -52,17 +29,10 @@ const PLACE: c_int = (1 << PLACE_BITS) - 1;
 const FROM: usize = MOST;
 const TO: usize = MOST + 1;
 
-/// The value of an argument.
-pub(crate) enum Given<'a> {
-    Nothing,
-    Value(Value<'a>),
-    /// Text that is not UTF-8.
-    BadText,
-}
-
 /// The data that SQLite keeps with a registered table.
 struct Registered {
-    function: &'static TableFunction,
+    verb: &'static Verb,
+    listing: &'static Listing,
     shared: Rc<Shared>,
 }
 
@@ -72,6 +42,7 @@ const SQLITE_INDEX_CONSTRAINT_LE: c_uchar = 8;
 const SQLITE_INDEX_CONSTRAINT_LT: c_uchar = 16;
 const SQLITE_INDEX_CONSTRAINT_GE: c_uchar = 32;
 const SQLITE_VTAB_INNOCUOUS: c_int = 2;
+const SQLITE_NULL: c_int = 5;
 
 /// SQLite's `sqlite3_module`, version 1.
 #[repr(C)]
@@ -114,7 +85,10 @@ struct Table {
     module: *const c_void,
     references: c_int,
     error: *mut c_char,
-    function: &'static TableFunction,
+    verb: &'static Verb,
+    listing: &'static Listing,
+    /// The number of columns before the hidden ones, which are its arguments.
+    visible: usize,
     shared: Rc<Shared>,
 }
 
@@ -122,9 +96,11 @@ struct Table {
 #[repr(C)]
 struct Cursor {
     table: *mut Table,
-    rows: Rows,
+    /// The arguments.
+    given: Vec<OwnedValue>,
+    rows: RowIterator,
     /// The present row; `None` after the last one.
-    row: Option<Vec<Answer>>,
+    row: Option<Vec<OwnedValue>>,
     position: i64,
 }
 
@@ -192,21 +168,23 @@ impl<L: Library> Modules<L> {
 /// As for [`register`](crate::sql::register).
 pub(crate) unsafe fn register<L: Library>(
     connection: Connection,
-    function: &'static TableFunction,
+    verb: &'static Verb,
+    listing: &'static Listing,
     shared: Rc<Shared>,
 ) -> Result<(), Error> {
-    let data = Box::into_raw(Box::new(Registered { function, shared })).cast();
+    let data = Box::into_raw(Box::new(Registered { verb, listing, shared })).cast();
+    let name = CString::new(sql_name(verb)).unwrap_or_default();
     let (db, api) = connection.as_raw();
     let module: *const Module = Modules::<L>::MODULE;
     // SAFETY: the connection is open; SQLite frees the data, also when this call fails.
     let rc = unsafe {
-        let name = function.name.as_ptr();
-        (api.create_module_v2)(db, name, module.cast(), data, Some(destroy::<Registered>))
+        let destroy = Some(destroy::<Registered> as _);
+        (api.create_module_v2)(db, name.as_ptr(), module.cast(), data, destroy)
     };
     match rc {
         code::OK => Ok(()),
         rc => {
-            let message = format!("cannot register {}", function.name.to_string_lossy());
+            let message = format!("cannot register {}", sql_name(verb));
             Err(Error::Sqlite(Failure { code: rc, message }))
         }
     }
@@ -227,19 +205,30 @@ unsafe extern "C" fn connect<L: Library>(
     // wants the new table in `table`.
     unsafe {
         let registered = &*data.cast::<Registered>();
-        let function = registered.function;
+        let Registered { verb, listing, .. } = *registered;
+        let definition = CString::new(definition(verb, listing)).unwrap_or_default();
         (api.vtab_config)(db, SQLITE_VTAB_INNOCUOUS);
-        match (api.declare_vtab)(db, function.definition.as_ptr()) {
+        match (api.declare_vtab)(db, definition.as_ptr()) {
             code::OK => {}
             rc => return rc,
         }
         let shared = Rc::clone(&registered.shared);
         shared.connect();
         let (module, error) = (ptr::null(), ptr::null_mut());
-        let new = Table { module, references: 0, error, function, shared };
+        let visible = listing.columns.matches(", ").count() + 1;
+        let new = Table { module, references: 0, error, verb, listing, visible, shared };
         *table = Box::into_raw(Box::new(new));
     }
     code::OK
+}
+
+/// Declares the columns, and then the arguments as hidden ones.
+fn definition(verb: &Verb, listing: &Listing) -> String {
+    let hidden = verb.arguments.iter().map(|argument| {
+        let kind = if argument.kind == Kind::Text { "TEXT" } else { "INTEGER" };
+        format!(", {} {kind} HIDDEN", argument.name)
+    });
+    format!("CREATE TABLE x ({}{})", listing.columns, hidden.collect::<String>())
 }
 
 unsafe extern "C" fn disconnect(table: *mut Table) -> c_int {
@@ -253,15 +242,15 @@ unsafe extern "C" fn best_index<L: Library>(table: *mut Table, info: *mut IndexI
     // SAFETY: SQLite hands over a valid description with that many constraints, usages and terms of
     // an order.
     unsafe {
-        let function = (*table).function;
+        let Table { verb, listing, visible, .. } = &*table;
         let info = &mut *info;
         let mut given: c_int = 0;
         let count = usize::try_from(info.constraint_count).unwrap_or(0);
         for at in 0..count {
             let constraint = &*info.constraints.add(at);
             let is_equal = constraint.op == SQLITE_INDEX_CONSTRAINT_EQ;
-            let argument =
-                function.arguments.iter().position(|&column| column == constraint.column);
+            let column = usize::try_from(constraint.column).unwrap_or(0);
+            let argument = column.checked_sub(*visible).filter(|at| *at < verb.arguments.len());
             let usage = &mut *info.usage.add(at);
             if let Some(argument) = argument.filter(|_| is_equal) {
                 if info.number & (1 << argument) != 0 {
@@ -276,7 +265,7 @@ unsafe extern "C" fn best_index<L: Library>(table: *mut Table, info: *mut IndexI
                 given += 1;
                 (usage.argument, usage.omit) = (given, 1);
                 info.number |= 1 << argument | given << place(argument);
-            } else if Some(constraint.column) == function.order && constraint.usable != 0 {
+            } else if Some(constraint.column) == listing.order && constraint.usable != 0 {
                 let ends = constraint.ends();
                 let free = ends.iter().filter(|end| (info.number >> place(**end)) & PLACE == 0);
                 let free: c_int = free.map(|end| 1 << place(*end)).sum();
@@ -296,7 +285,7 @@ unsafe extern "C" fn best_index<L: Library>(table: *mut Table, info: *mut IndexI
         let ordered_by = (info.order_count == 1).then(|| &*info.order);
         let is_ascending = |by: &&OrderBy| by.is_descending == 0;
         let ordered_by = ordered_by.filter(is_ascending).map(|by| by.column);
-        info.order_consumed = c_int::from(ordered_by.is_some() && ordered_by == function.order);
+        info.order_consumed = c_int::from(ordered_by.is_some() && ordered_by == listing.order);
     }
     code::OK
 }
@@ -332,7 +321,8 @@ unsafe fn is_binary(api: &Api, info: &mut IndexInfo, at: usize) -> bool {
 }
 
 unsafe extern "C" fn open(table: *mut Table, cursor: *mut *mut Cursor) -> c_int {
-    let new = Cursor { table, rows: Box::new(iter::empty()), row: None, position: 0 };
+    let rows = Box::new(iter::empty());
+    let new = Cursor { table, given: Vec::new(), rows, row: None, position: 0 };
     // SAFETY: SQLite wants the new cursor in `cursor`.
     unsafe { *cursor = Box::into_raw(Box::new(new)) };
     code::OK
@@ -361,22 +351,40 @@ unsafe extern "C" fn filter<L: Library>(
         (&mut *cursor, values)
     };
     // SAFETY: the cursor is ours and its table is alive.
-    let function = unsafe { (*cursor.table).function };
+    let verb = unsafe { (*cursor.table).verb };
     let value = |at: usize| {
         let value = usize::try_from(((number >> place(at)) & PLACE) - 1).ok()?;
-        // SAFETY: the value lives for the duration of the call.
-        values.get(value).map(|value| unsafe { api.value(*value) })
+        values.get(value).copied()
     };
-    let mut given = [const { Given::Nothing }; MOST];
-    for (at, given) in given.iter_mut().enumerate() {
-        if let Some(value) = value(at) {
-            *given = value.map_or(Given::BadText, Given::Value);
+    // SAFETY: the values live for the duration of the call.
+    let read = |value| unsafe { (api.value(value), (api.value_type)(value)) };
+    let given = verb.arguments.iter().enumerate().map(|(at, argument)| {
+        let (given, kind) = value(at).map_or((Some(Value::Null), SQLITE_NULL), read);
+        match given {
+            Some(Value::Null) if argument.name == NOW.name => {
+                Ok(OwnedValue::Integer(When::Now.now_ms()))
+            }
+            Some(given) if argument.takes(Some(given)) => Ok(given.into()),
+            given => {
+                let message = format!("{}: FROM {}", argument.complaint(given, kind), usage(verb));
+                Err(Error::Sqlite(Failure { code: code::ERROR, message }))
+            }
         }
-    }
-    let given = &given[..function.arguments.len().min(MOST)];
-    let [from, to] = [FROM, TO].map(|end| value(end).flatten().and_then(Value::text));
+    });
+    let [from, to] = [FROM, TO].map(|end| value(end).and_then(|value| read(value).0));
+    let range = Range { from: from.and_then(Value::text), to: to.and_then(Value::text) };
+    let given = given.collect::<Result<_, _>>();
     // SAFETY: the cursor is ours and its table is alive.
-    unsafe { attempt(api, cursor, |cursor| cursor.start(given, Range { from, to })) }
+    unsafe { attempt(api, cursor, |cursor| cursor.start(given?, range)) }
+}
+
+/// Shows a call of the table.
+fn usage(verb: &Verb) -> String {
+    let (must, may) = verb.arguments.split_at(verb.required);
+    let may = may.iter().map(|argument| format!("[, {}]", argument.name)).collect::<String>();
+    let must = must.iter().map(|argument| argument.name).collect::<Vec<_>>().join(", ");
+    let arguments = format!("{must}{may}");
+    format!("{}({})", sql_name(verb), arguments.replacen("[, ", "[", usize::from(must.is_empty())))
 }
 
 unsafe extern "C" fn next<L: Library>(cursor: *mut Cursor) -> c_int {
@@ -399,7 +407,12 @@ unsafe extern "C" fn column<L: Library>(
     unsafe {
         let cursor = &*cursor;
         let row = cursor.row.as_ref();
-        let answer = row.zip(usize::try_from(index).ok()).and_then(|(row, index)| row.get(index));
+        let visible = (*cursor.table).visible;
+        let answer =
+            usize::try_from(index).ok().and_then(|index| match index.checked_sub(visible) {
+                Some(argument) => cursor.given.get(argument),
+                None => row.and_then(|row| row.get(index)),
+            });
         if let Some(answer) = answer {
             api.result_copied(context, answer.value());
         }
@@ -414,11 +427,14 @@ unsafe extern "C" fn rowid(cursor: *mut Cursor, rowid: *mut i64) -> c_int {
 }
 
 impl Cursor {
-    fn start(&mut self, given: &[Given<'_>], range: Range<'_>) -> Result<(), Error> {
+    fn start(&mut self, given: Vec<OwnedValue>, range: Range<'_>) -> Result<(), Error> {
         // SAFETY: SQLite keeps a table alive while it has cursors.
         let table = unsafe { &*self.table };
         self.position = 0;
-        self.rows = (table.function.rows)(&table.shared.store(), given, range)?;
+        self.given = given;
+        let given: Vec<_> = self.given.iter().map(|given| Some(given.value())).collect();
+        let given = Arguments { given: &given };
+        self.rows = (table.listing.rows)(&table.shared.store(), &given, range)?;
         self.advance()
     }
 
@@ -451,7 +467,7 @@ unsafe fn attempt(
     };
     // SAFETY: the table is alive, and SQLite frees the message.
     unsafe {
-        let message = format!("{}: {message}", (*table).function.name.to_string_lossy());
+        let message = format!("{}: {message}", sql_name((*table).verb));
         (*table).error = c_string(&message, |size| (api.malloc)(size));
     }
     rc

@@ -1,69 +1,69 @@
 //! Guards, presented tokens, checkpoints and gates.
 
-use litelease_core::{AdmitResult, CheckpointResult};
+use super::answers::{Form, optional, optional_text, text, truth};
+use super::{Arguments, Listing, collected};
+use crate::{Error, Guard, GuardInfo, OwnedValue, Store};
 
-use super::rows::{number, optional_text, stale, text, truth};
-use super::{Answer, Arguments, Misuse};
-use crate::{Guard, OwnedValue, Store};
-
-pub(super) fn guard(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let guard = match given.optional(2, Arguments::text)? {
-        Some(column) => Guard::by_column(column),
-        None => Guard::by_connection(),
-    };
-    let is_strict = given.optional(3, Arguments::integer)? == Some(1);
-    let guard = if is_strict { guard.strict() } else { guard };
-    store.guard(given.text(0)?, given.text(1)?, &guard)?;
-    Ok(vec![])
+pub(super) fn guard<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    let guard = given.optional_text(2).map_or_else(Guard::by_connection, Guard::by_column);
+    let guard = if given.integer(3) == 1 { guard.strict() } else { guard };
+    store.guard(given.text(0), given.text(1), &guard).map(F::plain)
 }
 
-pub(super) fn unguard(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let taken = store.unguard(given.text(0)?, given.optional(1, Arguments::text)?)?;
-    Ok(number(i64::try_from(taken).unwrap_or(i64::MAX)))
+pub(super) fn unguard<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    store.unguard(given.text(0), given.optional_text(1)).map(F::plain)
 }
 
-pub(super) fn guards(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
-    let rows = store.guards()?.into_iter().map(|guard| {
-        vec![
-            text(guard.table),
-            text(guard.name),
-            optional_text(guard.column),
-            truth(guard.strict),
-            truth(guard.is_intact),
-            OwnedValue::Integer(i64::try_from(guard.refusals).unwrap_or(i64::MAX)),
-        ]
-    });
-    Ok(rows.collect())
+/// Every guard.
+pub(super) const GUARDS: Listing = Listing {
+    columns: "table_name TEXT, name TEXT, column_name TEXT, strict INTEGER, state TEXT, \
+              refusals INTEGER",
+    order: None,
+    rows: |store, _, _| Ok(collected(store.guards()?.into_iter().map(guard_row))),
+};
+
+fn guard_row(guard: GuardInfo) -> Vec<OwnedValue> {
+    // Only a guard by connection can count.
+    let refusals = guard.column.is_none().then_some(guard.refusals);
+    vec![
+        text(guard.table),
+        text(guard.name),
+        optional_text(guard.column),
+        truth(guard.strict),
+        text(if guard.is_intact { "intact" } else { "missing" }),
+        optional(refusals.map(|count| i64::try_from(count).unwrap_or(i64::MAX))),
+    ]
 }
 
-pub(super) fn present(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    Ok(vec![vec![truth(store.present(given.text(0)?, given.integer(1)?)?)]])
+/// Presents a token, or withdraws the one that was presented.
+pub(super) fn present<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    let name = given.text(0);
+    Ok(match given.optional(1) {
+        Some(token) => F::plain(store.present(name, token)?),
+        None => {
+            store.withdraw(name)?;
+            F::plain(None::<i64>)
+        }
+    })
 }
 
-pub(super) fn withdraw(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    store.withdraw(given.text(0)?)?;
-    Ok(vec![])
+pub(super) fn checkpoint<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    let (name, token) = (given.text(0), given.integer(1));
+    store.checkpoint(name, token, given.any(2), given.when(3)).map(F::plain)
 }
 
-pub(super) fn checkpoint(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let (name, token, value) = (given.text(0)?, given.integer(1)?, given.value(2));
-    Ok(vec![match store.checkpoint(name, token, value, given.when(3)?)? {
-        CheckpointResult::Stored => vec![text("Stored")],
-        CheckpointResult::Stale { newest } => stale(newest),
-    }])
-}
+/// The latest checkpoint of the name that is given, if there is one.
+pub(super) const CHECKPOINT: Listing = Listing {
+    columns: "value, token INTEGER, updated_at_ms INTEGER",
+    order: None,
+    rows: |store, given, _| {
+        let row = |token, value: crate::Value<'_>, updated_at_ms| {
+            vec![value.into(), OwnedValue::Integer(token), OwnedValue::Integer(updated_at_ms)]
+        };
+        Ok(collected(store.last_checkpoint(given.text(0), row)?))
+    },
+};
 
-/// No row where there is none.
-pub(super) fn last_checkpoint(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let found = store.last_checkpoint(given.text(0)?, |token, value, at_ms| {
-        vec![OwnedValue::Integer(token), value.into(), OwnedValue::Integer(at_ms)]
-    })?;
-    Ok(found.into_iter().collect())
-}
-
-pub(super) fn admit(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    Ok(vec![match store.admit(given.text(0)?, given.integer(1)?)? {
-        AdmitResult::Admitted => vec![text("Admitted")],
-        AdmitResult::Stale { newest } => stale(Some(newest)),
-    }])
+pub(super) fn admit<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    store.admit(given.text(0), given.integer(1)).map(F::plain)
 }

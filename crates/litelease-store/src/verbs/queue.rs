@@ -1,130 +1,138 @@
 //! Queues.
 
-use litelease_core::{AckResult, CancelResult};
+use std::iter;
 
-use super::rows::{number, optional_text, text, truth};
-use super::{Answer, Arguments, Misuse};
+use litelease_core::AckResult;
+
+use super::answers::{Form, acknowledged, optional, optional_text, text};
+use super::{Answer, Arguments, Listing, Range, RowIterator, collected};
 use crate::{
     Delivered, Error, ItemInfo, ItemName, OwnedValue, QueueInfo, SendOptions, Store, Value,
 };
 
-pub(super) fn queue(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let max_attempts = given.optional(1, Arguments::integer)?;
-    Ok(number(store.queue(given.text(0)?, max_attempts)?))
+pub(super) fn queue<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    store.queue(given.text(0), given.optional(1)).map(F::plain)
 }
 
-pub(super) fn send(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let delay_ms = given.optional(2, Arguments::integer)?.unwrap_or(0);
-    let options = SendOptions { delay_ms, key: given.optional(3, Arguments::text)? };
-    Ok(number(store.send(given.text(0)?, given.value(1), options, given.when(4)?)?))
+pub(super) fn send<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    let options = SendOptions { delay_ms: given.integer(2), key: given.optional_text(3) };
+    store.send(given.text(0), given.any(1), options, given.when(4)).map(F::plain)
+}
+
+pub(super) fn receive(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
+    store.receive_receipt(given.text(0), given.integer(1), given.when(2)).map(optional_text)
 }
 
 /// No row where nothing is visible.
-pub(super) fn receive(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let (queue, visibility_ms, when) = (given.text(0)?, given.integer(1)?, given.when(3)?);
-    let count = given.optional(2, Arguments::integer)?.unwrap_or(1);
-    let count = usize::try_from(count).map_err(|_| Misuse::Argument(2, "0 or more"))?;
+pub(super) fn receive_many(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    let (queue, visibility_ms, when) = (given.text(0), given.integer(1), given.when(3));
+    let count = usize::try_from(given.integer(2)).unwrap_or(0);
     let received = store.receive_many(queue, count, visibility_ms, when, |body| body.into())?;
-    Ok(received.into_iter().map(delivered).collect())
+    let row = |item: Delivered<OwnedValue>| {
+        let mut row = delivered(&item);
+        row.insert(1, text(item.receipt));
+        row.push(item.body);
+        row
+    };
+    Ok(received.into_iter().map(row).collect())
 }
 
-/// No row where the receipt is stale.
-pub(super) fn delivery(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let receipt = given.text(0)?;
-    let found = store.in_snapshot(|| store.delivery(receipt, |body| body.into()))?;
-    Ok(found.map(delivered).into_iter().collect())
+/// The delivery of a receipt, if that passes.
+pub(super) const DELIVERY: Listing = Listing {
+    columns: "id INTEGER, attempt INTEGER, token INTEGER, deadline_ms INTEGER, body",
+    order: None,
+    rows: |store, given, _| {
+        let found = store.delivery::<OwnedValue>(given.text(0), |body| body.into())?;
+        Ok(collected(found.map(|item| [delivered(&item), vec![item.body]].concat())))
+    },
+};
+
+pub(super) fn ack(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
+    match store.ack(given.text(0))? {
+        AckResult::Acknowledged => Ok(OwnedValue::Integer(1)),
+        AckResult::Stale { reason } => Err(Error::StaleReceipt { reason }),
+    }
 }
 
 /// Any number of receipts, in one commit. One row answers each.
-pub(super) fn ack(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let receipts = (0..given.0.len()).map(|at| given.text(at)).collect::<Result<Vec<_>, _>>()?;
+pub(super) fn ack_many(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    let receipts = (0..given.given.len()).map(|at| given.text(at));
     Ok(store.ack_many(receipts)?.into_iter().map(acknowledged).collect())
 }
 
-/// No row where the delivery is over.
-pub(super) fn extend(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let deadline_ms = store.extend(given.text(0)?, given.integer(1)?, given.when(2)?)?;
-    Ok(deadline_ms.map(number).unwrap_or_default())
+/// The deadline; none where the delivery is over.
+pub(super) fn extend<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    store.extend(given.text(0), given.integer(1), given.when(2)).map(F::plain)
 }
 
-pub(super) fn give_back(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let delay_ms = given.optional(1, Arguments::integer)?.unwrap_or(0);
-    let (receipt, note) = (given.text(0)?, given.optional(2, Arguments::text)?);
-    Ok(vec![vec![truth(store.give_back(receipt, delay_ms, note, given.when(3)?)?)]])
+pub(super) fn give_back<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    let (receipt, delay_ms, note) = (given.text(0), given.integer(1), given.optional_text(2));
+    store.give_back(receipt, delay_ms, note, given.when(3)).map(F::plain)
 }
 
-pub(super) fn bury(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let note = given.optional(1, Arguments::text)?;
-    Ok(vec![vec![truth(store.bury(given.text(0)?, note, given.when(2)?)?)]])
+pub(super) fn bury<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    store.bury(given.text(0), given.optional_text(1), given.when(2)).map(F::plain)
 }
 
-pub(super) fn redrive(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let id = given.optional(1, Arguments::integer)?;
-    let redriven = store.redrive(given.text(0)?, id, given.when(2)?)?;
-    Ok(number(i64::try_from(redriven).unwrap_or(i64::MAX)))
+pub(super) fn redrive<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    store.redrive(given.text(0), given.optional(1), given.when(2)).map(F::plain)
 }
 
-pub(super) fn discard(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let id = given.optional(1, Arguments::integer)?;
-    let discarded = store.discard(given.text(0)?, id, given.when(2)?)?;
-    Ok(number(i64::try_from(discarded).unwrap_or(i64::MAX)))
+pub(super) fn discard<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    store.discard(given.text(0), given.optional(1), given.when(2)).map(F::plain)
 }
 
 /// An id, or a key as text.
-pub(super) fn cancel(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let name = match given.value(1) {
+pub(super) fn cancel<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    let name = match given.any(1) {
         Value::Text(key) => ItemName::Key(key),
-        Value::Integer(id) => ItemName::Id(id),
-        _ => return Err(Misuse::Argument(1, "an id or a key")),
+        _ => ItemName::Id(given.integer(1)),
     };
-    Ok(vec![match store.cancel(given.text(0)?, name, given.when(2)?)? {
-        CancelResult::Cancelled => vec![text("Cancelled")],
-        CancelResult::Leased { deadline_ms } => {
-            vec![text("Leased"), OwnedValue::Integer(deadline_ms)]
-        }
-        CancelResult::NotFound => vec![text("NotFound")],
-    }])
+    store.cancel(given.text(0), name, given.when(2)).map(F::plain)
 }
 
-pub(super) fn delete_queue(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    Ok(vec![vec![truth(store.delete_queue(given.text(0)?)?)]])
+pub(super) fn delete_queue<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    store.delete_queue(given.text(0)).map(F::plain)
 }
 
 /// No row where there is no such queue.
-pub(super) fn queue_info(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let (queue, when) = (given.text(0)?, given.when(1)?);
-    let info = store.in_snapshot(|| store.queue_info(queue, when))?;
+pub(super) fn queue_info(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    let info = store.in_snapshot(|| store.queue_info(given.text(0), given.when(1)))?;
     Ok(info.map(queue_row).into_iter().collect())
 }
 
 /// How every queue stands, by name.
-pub(super) fn queues(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let when = given.when(0)?;
-    let all = store.in_snapshot(|| store.queues(when))?;
-    Ok(all.into_iter().map(queue_row).collect())
-}
+pub(super) const QUEUES: Listing = Listing {
+    columns: "queue TEXT, visible INTEGER, delayed INTEGER, leased INTEGER, dead INTEGER, \
+              oldest_ms INTEGER, max_attempts INTEGER",
+    order: None,
+    rows: |store, given, _| Ok(collected(store.queues(given.when(0))?.into_iter().map(queue_row))),
+};
 
 /// No row where nothing is or will be visible.
-pub(super) fn next_visible(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    Ok(store.next_visible(given.text(0)?)?.map(number).unwrap_or_default())
+pub(super) fn next_visible(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    store.next_visible(given.text(0)).map(Form::plain)
 }
 
-/// The dead ones first, and then in the order of their delivery.
-pub(super) fn items(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let (queue, when, mut rows) = (given.text(0)?, given.when(1)?, Vec::new());
-    store.in_snapshot(|| {
-        store.each_item(queue, when, |item| {
-            rows.push(item_row(item));
-            true
-        })
-    })?;
-    Ok(rows)
+/// The items of a queue, the dead ones first and then in the order of their delivery.
+pub(super) const ITEMS: Listing = Listing {
+    columns: "id INTEGER, state TEXT, attempt INTEGER, visible_at_ms INTEGER, \
+              sent_at_ms INTEGER, key TEXT, note TEXT",
+    order: None,
+    rows: items,
+};
+
+fn items(store: &Store, given: &Arguments<'_>, _: Range<'_>) -> Result<RowIterator, Error> {
+    let now_ms = given.when(1).now_ms();
+    let mut walk = store.walk_queue(given.text(0))?;
+    let mut next = move || walk.next().map(|item| item.map(|item| item_row(item.info(now_ms))));
+    Ok(Box::new(iter::from_fn(move || next().transpose())))
 }
 
 /// Begins a transaction for the effect of an item, unless its receipt is stale: then no transaction
 /// is open.
-pub(super) fn begin_finish(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let receipt = given.text(0)?;
+pub(super) fn begin_finish(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    let receipt = given.text(0);
     store.begin_for_caller()?;
     // A worker that was replaced need not even try.
     Ok(vec![or_roll_back(store, || store.check_receipt(receipt))?])
@@ -132,8 +140,8 @@ pub(super) fn begin_finish(store: &Store, given: Arguments<'_>) -> Result<Answer
 
 /// Acknowledges the item, and commits. If the receipt is stale, rolls everything back. No
 /// transaction is open afterwards.
-pub(super) fn end_finish(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let receipt = given.text(0)?;
+pub(super) fn end_finish(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    let receipt = given.text(0);
     let answer = or_roll_back(store, || {
         store.check_same_transaction()?;
         store.ack(receipt)
@@ -145,7 +153,7 @@ pub(super) fn end_finish(store: &Store, given: Arguments<'_>) -> Result<Answer, 
 }
 
 /// Rolls back what `begin_finish` began, if it was not ended yet.
-pub(super) fn undo_finish(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
+pub(super) fn undo_finish(store: &Store, _: &Arguments<'_>) -> Result<Answer, Error> {
     if store.has_begun() {
         store.rollback()?;
     }
@@ -153,12 +161,12 @@ pub(super) fn undo_finish(store: &Store, _: Arguments<'_>) -> Result<Answer, Mis
 }
 
 /// Rolls back the transaction that is open, if there is one. Answers whether there was.
-pub(super) fn tidy(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
+pub(super) fn tidy(store: &Store, _: &Arguments<'_>) -> Result<Answer, Error> {
     let was_open = store.is_in_transaction();
     if was_open || store.has_begun() {
         store.rollback()?;
     }
-    Ok(vec![vec![truth(was_open)]])
+    Ok(Form::plain(was_open))
 }
 
 /// Rolls the open transaction back, unless the receipt passes.
@@ -174,35 +182,25 @@ fn or_roll_back(
     answer.map(acknowledged)
 }
 
-fn delivered(delivered: Delivered<OwnedValue>) -> Vec<OwnedValue> {
-    let Delivered { id, receipt, attempt, token, deadline_ms, body } = delivered;
-    let [id, attempt, token, deadline] = [id, attempt, token, deadline_ms].map(OwnedValue::Integer);
-    vec![id, text(receipt), attempt, token, deadline, body]
-}
-
-fn acknowledged(answer: AckResult) -> Vec<OwnedValue> {
-    match answer {
-        AckResult::Acknowledged => vec![text("Acknowledged")],
-        AckResult::Stale { reason } => vec![text("StaleReceipt"), text(reason.word())],
-    }
+/// Lists the columns that both forms of a delivery have, without the body.
+fn delivered(item: &Delivered<OwnedValue>) -> Vec<OwnedValue> {
+    [item.id, item.attempt, item.token, item.deadline_ms].map(OwnedValue::Integer).to_vec()
 }
 
 fn item_row(item: ItemInfo<&str>) -> Vec<OwnedValue> {
-    let ItemInfo { id, state, attempt, visible_at_ms, sent_at_ms, key, note } = item.into_owned();
     vec![
-        OwnedValue::Integer(id),
-        text(state.word()),
-        OwnedValue::Integer(attempt),
-        visible_at_ms.map_or(OwnedValue::Null, OwnedValue::Integer),
-        OwnedValue::Integer(sent_at_ms),
-        optional_text(key),
-        optional_text(note),
+        OwnedValue::Integer(item.id),
+        text(item.state.word()),
+        OwnedValue::Integer(item.attempt),
+        optional(item.visible_at_ms),
+        OwnedValue::Integer(item.sent_at_ms),
+        optional_text(item.key),
+        optional_text(item.note),
     ]
 }
 
 fn queue_row(info: QueueInfo) -> Vec<OwnedValue> {
     let counts = [info.visible, info.delayed, info.leased, info.dead].map(OwnedValue::Integer);
-    let oldest_ms = info.oldest_ms.map_or(OwnedValue::Null, OwnedValue::Integer);
-    let rest = vec![oldest_ms, OwnedValue::Integer(info.max_attempts)];
+    let rest = vec![optional(info.oldest_ms), OwnedValue::Integer(info.max_attempts)];
     [vec![text(info.queue)], counts.to_vec(), rest].concat()
 }

@@ -1,42 +1,50 @@
 //! Shared reads.
 
-use super::rows::{text, truth};
-use super::{Answer, Arguments, Misuse};
-use crate::{OwnedValue, Store, When};
+use super::answers::{Form, text};
+use super::{Answer, Arguments, Listing, collected};
+use crate::{Error, OwnedValue, Reader, Store, When};
 
-/// The version; no row while a writer has the name.
-pub(super) fn read(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let version = store.read(given.text(0)?, given.text(1)?, given.integer(2)?, given.when(3)?)?;
-    Ok(version.into_iter().map(|version| vec![OwnedValue::Integer(version)]).collect())
+/// The version; none while a writer has the name.
+pub(super) fn read<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    let (name, reader, ttl_ms) = (given.text(0), given.text(1), given.integer(2));
+    store.read(name, reader, ttl_ms, given.when(3)).map(F::plain)
 }
 
-pub(super) fn unread(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    Ok(vec![vec![truth(store.unread(given.text(0)?, given.text(1)?)?)]])
+pub(super) fn unread<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    store.unread(given.text(0), given.text(1)).map(F::plain)
 }
 
-pub(super) fn readers(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let readers = store.readers(given.text(0)?, given.when(1)?)?.into_iter();
-    Ok(readers.map(|one| vec![text(one.reader), OwnedValue::Integer(one.expires_at_ms)]).collect())
-}
+/// The live readers of the name that is given, at the time that is given.
+pub(super) const READERS: Listing = Listing {
+    columns: "reader TEXT, expires_at_ms INTEGER, remaining_ms INTEGER",
+    order: None,
+    rows: |store, given, _| {
+        let now_ms = given.when(1).now_ms();
+        let row = |Reader { reader, expires_at_ms }| {
+            let numbers = [expires_at_ms, expires_at_ms.saturating_sub(now_ms)];
+            [vec![text(reader)], numbers.map(OwnedValue::Integer).to_vec()].concat()
+        };
+        Ok(collected(store.readers(given.text(0), When::At(now_ms))?.into_iter().map(row)))
+    },
+};
 
-pub(super) fn drained(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let drained = store.drained(given.text(0)?, given.integer(1)?, given.when(2)?)?;
-    Ok(vec![vec![truth(drained)]])
+pub(super) fn drained<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
+    store.drained(given.text(0), given.integer(1), given.when(2)).map(F::plain)
 }
 
 /// In the transaction that writes: whether the writer may, and then forgets the readers that it has
 /// waited for.
-pub(super) fn drain(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let (name, token) = (given.text(0)?, given.integer(1)?);
+pub(super) fn drain(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    let (name, token) = (given.text(0), given.integer(1));
     let is_drained = store.drained(name, token, When::Now)?;
     if is_drained {
         store.forget_readers(name)?;
     }
-    Ok(vec![vec![truth(is_drained)]])
+    Ok(Form::plain(is_drained))
 }
 
 /// Wakes those who wait at the file, without having freed anything: readers look whether a writer
 /// has come.
-pub(super) fn ring(_: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
+pub(super) fn ring(_: &Store, _: &Arguments<'_>) -> Result<Answer, Error> {
     Ok(vec![])
 }
