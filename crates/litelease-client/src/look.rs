@@ -40,6 +40,8 @@ pub struct KnownName {
     pub owner: Option<String>,
     /// How many milliseconds its lease has left; negative if it has run out.
     pub left_ms: Option<i64>,
+    /// How long ago its grant began, if somebody has it.
+    pub held_for: Option<Duration>,
 }
 
 /// A pool that has a name, of which slots are held.
@@ -124,13 +126,14 @@ impl<M: Mode> Client<M> {
     /// ```
     pub fn inspect(&self, name: &str) -> M::Answer<Name> {
         self.find(one(name), FIRST, |found| match found {
-            wire::Leases::One(wire::Name { name, owner, token, expires_in, .. }) => {
+            wire::Leases::One(wire::Name { name, owner, token, expires_in, held_for, .. }) => {
                 let tenure = owner.zip(token).zip(expires_in);
                 let lease = tenure.map(|((owner, token), left)| Lease {
                     name,
                     owner,
                     token,
                     expires_in: left.duration(),
+                    held_for: held_for.map(Seconds::duration),
                 });
                 Name { token, lease }
             }
@@ -369,6 +372,7 @@ impl From<wire::KnownLease> for KnownName {
                 state: "live".into(),
                 owner: Some(lease.owner),
                 left_ms: Some(lease.expires_in.ms),
+                held_for: Some(lease.held_for.duration()),
             },
             wire::KnownLease::Ended(ended) => KnownName {
                 name: ended.name,
@@ -376,6 +380,7 @@ impl From<wire::KnownLease> for KnownName {
                 state: ended.state.unwrap_or_else(|| "released".into()),
                 owner: ended.last_owner,
                 left_ms: ended.expired_for.map(|ago| -ago.ms),
+                held_for: None,
             },
         }
     }
