@@ -104,7 +104,7 @@ fn the_project_stays_within_its_budget() {
             53_900,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
-        Row::counted("lines of the Python package", 6_145, python_lines()),
+        Row::counted("lines of the Python package", 6_160, python_lines()),
         Row::listed("functions over 60 lines", 7, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 100, public_names()),
@@ -112,7 +112,7 @@ fn the_project_stays_within_its_budget() {
         Row::listed("top-level commands", 25, commands()),
         Row::listed(
             "comments that leave the actor open",
-            35,
+            30,
             lines_with(&sources, |line| is_comment(line) && has_vague_word(line)),
         ),
         Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),

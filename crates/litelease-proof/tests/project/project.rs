@@ -274,10 +274,8 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
             "mod.rs",
             "opened.rs",
             "session.rs",
-            "trust.rs",
             "values.rs",
             "waiting.rs",
-            "worker.rs",
         ],
     ),
     (
