@@ -293,8 +293,8 @@ impl App {
         Ok(echoed.into_iter().fold(response, |response, key| response.with("idempotency-key", key)))
     }
 
-    /// Reads queues or pools of the file beside the committer, for one request at a time, because it
-    /// may take long. Where there is no file, the committer reads.
+    /// Reads queues or pools of the file beside the committer, for one request at a time, because
+    /// it may take long. Where there is no file, the committer reads.
     async fn read_beside<T: Serialize + Send + 'static>(
         &self,
         read: impl FnOnce(&Litelease, i64) -> Result<T, Error> + Send + 'static,
