@@ -57,8 +57,8 @@ impl Service {
     /// The file is locked against other servers until the service is dropped or its process ends.
     /// A second server gets [`OpenError::Served`].
     ///
-    /// If the file `.high-water` beside it names newer tokens than the database has, the database was
-    /// restored from a backup and is refused: see [`open_restored`](Service::open_restored).
+    /// A database that lacks tokens of the file `.high-water` beside it was restored from a backup
+    /// and is refused: see [`open_restored`](Service::open_restored).
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         let opened = file::open(path)?;
         opened.high_water.check()?;
