@@ -19,8 +19,8 @@ use tokio::sync::watch;
 use self::writer_lease::WriterLease;
 use crate::cluster_access::ClusterAccess;
 use crate::committer::Committer;
-use crate::door::Door;
 use crate::error::OpenError;
+use crate::forwarding::Forwarding;
 use crate::job::{Job, JobError, Receiver};
 use crate::local_key;
 use crate::metrics::Metrics;
@@ -107,7 +107,7 @@ impl Replica {
 
     /// Returns the access keys of the service on this engine.
     pub fn access(&self) -> ClusterAccess {
-        ClusterAccess::of(self.cluster.clone())
+        ClusterAccess::new(self.cluster.clone())
     }
 }
 
@@ -152,11 +152,12 @@ pub async fn run_replica(
                 () = now.ends(&mut role) => {}
             }
         };
-        let front = Front { metrics: Arc::clone(&metrics), ..Front::of(options.clone()) };
+        let front = Front { metrics: Arc::clone(&metrics), ..Front::new(options.clone()) };
         served = match &now {
             Role::Writing(held) => {
                 let mirror = Mirror::new(Arc::clone(&engine), held.clone(), options.clock);
-                let (front, options) = (Front { door: Door::Writer, ..front }, options.clone());
+                let (front, options) =
+                    (Front { forwarding: Forwarding::Writer, ..front }, options.clone());
                 run_before(&listener, front, changed, move |todo, answers, changes, metrics| {
                     match Committer::mirrored(mirror, &options, answers, changes, metrics) {
                         Ok(committer) => committer.work(&todo),
@@ -169,7 +170,7 @@ pub async fn run_replica(
                 .await
             }
             Role::Passing { .. } | Role::Waiting => {
-                let front = Front { door: Door::replica(now.writer()), ..front };
+                let front = Front { forwarding: Forwarding::replica(now.writer()), ..front };
                 run_before(&listener, front, changed, |todo, answers, _, _| {
                     // Without answers to deliver, nobody else keeps a sender of jobs.
                     drop(answers);

@@ -315,7 +315,7 @@ impl Leases {
     /// # litelease_doctest::memory!(db);
     /// # let ttl = Duration::from_secs(30);
     /// db.claim("scheduler", "a", ttl)?;
-    /// assert!(matches!(db.break_lease("scheduler")?, BreakResult::Broken { killed: 1, .. }));
+    /// assert!(matches!(db.break_lease("scheduler")?, BreakResult::Broken { token: 1, .. }));
     /// assert_eq!(db.token("scheduler")?, Some(2));
     /// # Ok::<(), litelease::Error>(())
     /// ```

@@ -80,7 +80,7 @@ fn what_cannot_be_served_is_refused_with_the_way_out_and_left_as_it_was() {
     };
     file("notes.txt", b"notes");
     file("long.txt", &b"my notes\n".repeat(500));
-    file("mark.sqlite3.mark", b"seven");
+    file("mark.sqlite3.high-water", b"seven");
     let shop = desk.folder.path().join("shop.sqlite3");
     litelease::rusqlite::Connection::open(&shop)
         .unwrap()
@@ -117,7 +117,7 @@ fn what_cannot_be_served_is_refused_with_the_way_out_and_left_as_it_was() {
         (
             &[free, "--db", "mark.sqlite3"],
             69,
-            &["mark.sqlite3.mark", "not a high-water mark", "remove it"],
+            &["mark.sqlite3.high-water", "not a high-water mark", "remove it"],
         ),
         (&["--max-count", "1000001"], 64, &["--max-count", "1000001"]),
         (&["--max-ttl", "0"], 64, &["--max-ttl", "more than zero"]),
