@@ -376,7 +376,7 @@ impl Candidate {
     }
 
     fn write_under(&self, lease: &Arc<WriterLease>) {
-        let (mut known, mut trouble) = (self.read_engine(), None);
+        let (mut incarnation, mut trouble) = (self.incarnation(), None);
         self.set_role(Role::Writing(Arc::clone(lease)));
         while lease.is_trusted() && !self.stop.is_set() {
             self.stop.wait(READ_AGAIN.min(self.ttl / 5));
@@ -385,26 +385,23 @@ impl Candidate {
                 tracing::warn!(reason = %reason, "the lease cannot be renewed");
             }
             trouble = new_trouble;
-            let Some(found) = self.read_engine() else { continue };
-            if known.as_ref().is_some_and(|before| before.incarnation != found.incarnation) {
+            let Some(found) = self.incarnation() else { continue };
+            if *incarnation.get_or_insert(found) != found {
                 // The memory may be ahead of what is stored now, and tokens must be above both.
                 tracing::warn!("the engine may have lost commits: loading what it has");
                 break;
             }
-            if known.as_ref() != Some(&found) {
-                known = Some(found);
-                lease.set_new_access();
+            if let Ok(rows) = self.cluster.engine().load_rows(ACCESS) {
+                lease.compare_access(&rows.into_iter().collect());
             }
         }
         lease.end();
         self.set_role(Role::Waiting);
     }
 
-    /// Looks at what concerns a writer, if the engine answers.
-    fn read_engine(&self) -> Option<EngineState> {
-        let engine = self.cluster.engine();
-        let incarnation = engine.load(&[WRITER_LEASE]).ok()?.incarnation;
-        Some(EngineState { incarnation, access: engine.load_rows(ACCESS).ok()? })
+    /// Returns the incarnation of the engine, if it answers.
+    fn incarnation(&self) -> Option<i64> {
+        self.cluster.engine().load(&[WRITER_LEASE]).ok().map(|loaded| loaded.incarnation)
     }
 }
 
@@ -431,15 +428,6 @@ impl DuplicateAddress {
         self.was_reported |= is_found;
         is_found
     }
-}
-
-/// What concerns a writer, besides its lease.
-#[derive(PartialEq)]
-struct EngineState {
-    /// The incarnation of the engine.
-    incarnation: i64,
-    /// The access keys as they are stored.
-    access: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Tells the thread that holds the lease to stop, or to look again.
