@@ -116,8 +116,8 @@ fn the_project_stays_within_its_budget() {
             lines_with(&sources, |line| is_comment(line) && has_vague_word(line)),
         ),
         Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),
-        Row::listed("documentation without a verb", 29, lines_with(&sources, begins_vaguely)),
-        Row::listed("definitions under names to retire", 7, names_to_retire(&code)),
+        Row::listed("documentation without a verb", 28, lines_with(&sources, begins_vaguely)),
+        Row::listed("definitions under names to retire", 0, names_to_retire(&code)),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();
     assert!(over.is_empty(), "{}", over.join("\n"));
