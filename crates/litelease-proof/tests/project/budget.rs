@@ -101,10 +101,10 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::counted(
             "lines of shipped Rust",
-            53_900,
+            53_930,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
-        Row::counted("lines of the Python package", 6_145, python_lines()),
+        Row::counted("lines of the Python package", 6_160, python_lines()),
         Row::listed("functions over 60 lines", 7, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 100, public_names()),
@@ -112,12 +112,12 @@ fn the_project_stays_within_its_budget() {
         Row::listed("top-level commands", 25, commands()),
         Row::listed(
             "comments that leave the actor open",
-            35,
+            17,
             lines_with(&sources, |line| is_comment(line) && has_vague_word(line)),
         ),
         Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),
-        Row::listed("documentation without a verb", 69, lines_with(&sources, begins_vaguely)),
-        Row::listed("definitions under names to retire", 24, names_to_retire(&code)),
+        Row::listed("documentation without a verb", 28, lines_with(&sources, begins_vaguely)),
+        Row::listed("definitions under names to retire", 0, names_to_retire(&code)),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();
     assert!(over.is_empty(), "{}", over.join("\n"));

@@ -320,9 +320,9 @@ impl World {
 
     fn after_break(&mut self, before: &World, answer: BreakResult<&str>) -> Result<(), Broken> {
         match answer {
-            BreakResult::Broken { owner, killed } => {
+            BreakResult::Broken { owner, token } => {
                 let was = before.live().map(|(tenure, token)| (tenure.owner, token));
-                demand(was == Some((owner, killed)), STORED_AS_ANSWERED)?;
+                demand(was == Some((owner, token)), STORED_AS_ANSWERED)?;
                 demand(self.token() > before.highest, TOKENS_GROW)?;
                 demand(self.live().is_none(), STORED_AS_ANSWERED)?;
                 self.on_newest(|grant| grant.given_up = true);

@@ -80,7 +80,7 @@ fn what_cannot_be_served_is_refused_with_the_way_out_and_left_as_it_was() {
     };
     file("notes.txt", b"notes");
     file("long.txt", &b"my notes\n".repeat(500));
-    file("mark.sqlite3.mark", b"seven");
+    file("mark.sqlite3.high-water", b"seven");
     let shop = desk.folder.path().join("shop.sqlite3");
     litelease::rusqlite::Connection::open(&shop)
         .unwrap()
@@ -117,7 +117,7 @@ fn what_cannot_be_served_is_refused_with_the_way_out_and_left_as_it_was() {
         (
             &[free, "--db", "mark.sqlite3"],
             69,
-            &["mark.sqlite3.mark", "not a high-water mark", "remove it"],
+            &["mark.sqlite3.high-water", "not a high-water mark", "remove it"],
         ),
         (&["--max-count", "1000001"], 64, &["--max-count", "1000001"]),
         (&["--max-ttl", "0"], 64, &["--max-ttl", "more than zero"]),
@@ -212,8 +212,8 @@ fn every_flag_has_its_variable_and_packages_and_documents_name_what_there_is() {
     }
     assert!(unit.contains("\nExecStart=/usr/local/bin/litelease serve\n"));
     assert!(unit.contains("\nRestartPreventExitStatus=64\n"), "bad usage is 64");
-    assert!(container.ends_with("ENTRYPOINT [\"litelease\", \"serve\"]\n"));
-    assert!(container.contains("cargo build --locked --release -p litelease-cli\n"));
+    assert!(container.ends_with("ENTRYPOINT [\"/litelease\", \"serve\"]\n"));
+    assert!(container.contains("cargo build --locked --release -p litelease-cli "));
     for folder in container.lines().filter_map(|line| line.strip_prefix("COPY ")) {
         let from = folder.split(' ').next().unwrap();
         assert!(from.starts_with("--from") || root().join(from).exists(), "COPY {folder}");
