@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn events_are_read() {
         let data = r#"{"leases":[
-            {"name":"a","owner":"x","token":1,"expires_in":3,"expires_at_unix":4},
+            {"name":"a","owner":"x","token":1,"expires_in":3,"held_for":2,"expires_at_unix":4},
             {"name":"b","owner":null,"token":2,"expires_in":null,"expires_at_unix":null}
         ]}"#;
         let read = news("change", data).map(|news| (news.is_whole, news.live.len(), news.ended));
