@@ -195,3 +195,7 @@ class RemoteQueue:
         oldest_ms = None if found["oldest"] is None else int(found["oldest"] * 1000)
         states = {state: found[state] for state in ("visible", "delayed", "leased", "dead")}
         return QueueInfo(queue=found["queue"], oldest_ms=oldest_ms, max_attempts=found["max_attempts"], **states)
+
+
+def _receipt(receipt: str | RemoteItem) -> str:
+    return receipt.receipt if isinstance(receipt, RemoteItem) else receipt
