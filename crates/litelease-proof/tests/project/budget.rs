@@ -25,7 +25,7 @@ const RETIRED: [&str; 49] = [
     "LAST_CALL",
     "LAST_WORDS",
     "LINGER",
-    "LeaseIds",
+    "Lent",
     "Linked",
     "Loan",
     "MARK",
