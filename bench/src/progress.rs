@@ -1,4 +1,4 @@
-//! ProgressLine how far a long run is: a line that is overwritten on a terminal, plain lines elsewhere.
+//! The progress of a long run: a line that is overwritten on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
