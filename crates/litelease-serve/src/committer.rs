@@ -2,6 +2,35 @@
 //! answers go out after it. A slot that is freed goes to the first waiter in the same commit.
 //!
 //! This file is the loop, top to bottom: receive, commit, answer. Its parts are in the folder.
+//!
+//! # The way of a job
+//! ```text
+//!                a part of a large job is left
+//!             ┌─────────────────────────────┐
+//!             ▼                             │
+//!   job ──▶ inbox ───────────────────────▶ batch ────▶ commit ────▶ answer ────▶ client
+//!             │                            ▲ │ ▲          │            │
+//!             │ reads         a name or a  │ │ │          │ fails      │ the client is gone
+//!             ▼               slot is free │ ▼ │          ▼            ▼
+//!   answered between two          wait list    │      error to ──▶ undelivered
+//!   commits                                    │      each job       grants
+//!                                              │                       │
+//!                                              └───────────────────────┘
+//!                                                   the next commit returns them
+//! ```
+//! - *inbox*: jobs that were received. Jobs of holders and of other clients take turns, so that a
+//!   renewal does not wait behind everything else. Reads are answered between two commits, for a
+//!   few milliseconds at a time.
+//! - *batch*: the jobs of one transaction. It first returns undelivered grants, so that their slots
+//!   are free again, and serves waiters before newcomers.
+//! - *wait list*: borrows and claims that found nothing free, in memory only. A waiter leaves it
+//!   with a grant, when its time is up, or when its client is gone.
+//! - *commit*: on the disk, or stored by the engine, before any answer goes out. If it fails, it
+//!   may still have been stored, so the grants of the batch become undelivered.
+//! - *answer*: all answers of a commit go out together. One whose client is gone comes back as
+//!   [`Job::GiveBack`], unless the client can ask for it again with its idempotency key.
+//! - *undelivered*: grants that no client has. The next commit returns them. After a failed commit
+//!   that is the commit of the next job, or the one a second later.
 
 mod batch;
 mod bounds;
@@ -126,8 +155,8 @@ impl Committer {
         self.file.sync_high_water();
     }
 
-    /// Waits for a job, or until something is due without one, and does it. Returns false once
-    /// every sender of jobs is gone.
+    /// Waits for a job, or until other work is due, and does it. Returns false once every sender of
+    /// jobs is gone.
     fn turn(&mut self, jobs: &Receiver<Job>) -> bool {
         let patience = if self.inbox.has_more() { Duration::ZERO } else { self.patience() };
         match receive(jobs, patience) {
@@ -188,7 +217,7 @@ impl Committer {
             }
             Job::GiveBack(grant) => self.undelivered.push(grant),
             Job::Stop => {
-                // Delivery ends when it has handed out what it got before.
+                // Delivery ends once it has sent the answers that it got before.
                 self.answers = None;
                 self.waiting.stop();
             }
@@ -308,8 +337,8 @@ impl Committer {
             match granted.is_live_grant(now_ms) {
                 None => {}
                 Some(true) => self.metrics.lent(),
-                // The commit took longer than the ttl. An item that nobody hears of is not
-                // delivered.
+                // The commit took longer than the ttl. An item whose client gets no receipt counts
+                // as not delivered.
                 Some(false) => {
                     let late = std::mem::replace(answer, Err(JobError::TooShort));
                     if let Ok(late @ Answer::Queue(QueueAnswer::Delivered(_))) = late {
@@ -370,7 +399,7 @@ impl Committer {
     }
 
     fn announce(&self, changed: Changed) {
-        // An error only means that nobody watches.
+        // Fails only if no client watches.
         let _ = self.changes.send(changed);
     }
 
@@ -420,13 +449,13 @@ impl Committer {
         {
             let send = self.read(read);
             // Another process may have removed a key in the commit that was just read. Counted
-            // before the answer goes out, so that a stream looks for its key again.
+            // before the answer goes out, so that a stream checks its key again.
             self.file.refresh_keys();
             send();
         }
     }
 
-    /// Reads something. Returns what sends the answer.
+    /// Runs a read. Returns the function that sends the answer.
     fn read(&self, read: Read) -> SendAnswer {
         let (db, keys) = (&self.file.db, self.file.served().keys);
         read(Ok(&Reader { db, keys, waiting: &self.waiting, now_ms: (self.clock)() }))

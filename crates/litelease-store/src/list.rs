@@ -27,7 +27,7 @@ pub struct WalkedRow<'w> {
     pub row: Row<'w>,
     /// When its newest grant began.
     pub since_ms: Option<i64>,
-    /// What its newest grant has attached: NULL if nothing. A value ends with its grant, so it
+    /// The value of its newest grant: NULL if there is none. A value ends with its grant, so it
     /// counts only while the lease is live.
     pub value: Value<'w>,
 }
@@ -57,9 +57,9 @@ impl Store {
         })
     }
 
-    /// Hands the rows whose name begins with `prefix` and comes after `after` to `keep`, until it
-    /// has made `limit` of something, or has seen `rows` of them.
-    /// Answers what it made, and the name to go on after if there may be more.
+    /// Passes the rows whose name begins with `prefix` and comes after `after` to `keep`, until
+    /// it has returned `limit` results or has seen `rows` rows. Returns the results, and the name
+    /// to go on after if there may be more.
     pub fn page<T>(
         &self,
         prefix: &str,

@@ -448,8 +448,7 @@ def _grant(lease: Lease, verb: str) -> Grant:
 
 
 def _lease(value: Mapping[str, Any]) -> Lease:
-    held_for = value.get("held_for")
-    since_ms = None if held_for is None else now_ms() - int(held_for * 1000)
+    since_ms = now_ms() - int(value["held_for"] * 1000) if "held_for" in value else None
     return Lease(value["name"], value["owner"], value["token"], value["expires_at_unix"] * 1000, since_ms)
 
 

@@ -40,11 +40,11 @@ pub(crate) struct Granted {
     pub(crate) lease: LeaseWithRemaining,
     /// The secret of the grant.
     pub(crate) grant: String,
-    /// A key keeps the grant when its client is gone.
+    /// True if an idempotency key keeps the grant when its client is gone.
     pub(crate) has_key: bool,
     /// It was transferred to its owner, who has fetched it.
     pub(crate) is_fetched: bool,
-    /// The number of its row, if this is no answer that was given before.
+    /// The number of its row, unless this answer was given before.
     pub(crate) number: Option<i64>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct LeaseWithRemaining {
     pub(crate) lease: Lease,
     pub(crate) left_ms: i64,
     pub(crate) held_ms: i64,
-    /// What was attached to it and who has asked for it, where that was read and there is any.
+    /// The value and the request of the lease, if they were read and exist.
     pub(crate) attachments: Option<Box<Attachments>>,
 }
 
@@ -182,7 +182,7 @@ impl LeaseWithRemaining {
 }
 
 impl Attachments {
-    /// Returns what a lease has, or nothing if it has nothing.
+    /// Returns the value and the request of a lease, or `None` if it has neither.
     pub(crate) fn new(value: Option<Value>, requested: Option<OpenRequest>) -> Option<Box<Self>> {
         let is_plain = value == Some(Value::Null) && requested.is_none();
         (!is_plain).then(|| Box::new(Attachments { value, requested }))
@@ -204,7 +204,7 @@ pub(crate) fn rejected(
     })))
 }
 
-/// Returns a name of a page: with its lease, or why nobody has it.
+/// Returns a name of a page: with its lease, or with the reason why it has none.
 pub(crate) fn known(row: Result<LeaseWithRemaining, LeaseRow>, now_ms: i64) -> KnownLease {
     let row = match row {
         Ok(lease) => return KnownLease::Live(lease.into_wire()),

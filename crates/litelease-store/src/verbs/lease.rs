@@ -80,7 +80,7 @@ pub(super) fn owner(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, 
     Ok(owner.unwrap_or_default())
 }
 
-/// No row where nobody has it.
+/// No row if the name is free.
 pub(super) fn inspect(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let (row, now_ms) = (store.row(given.text(0))?, given.when(1).now_ms());
     Ok(row.iter().filter_map(|row| live(row, now_ms)).collect())
@@ -103,7 +103,7 @@ fn live(row: &LeaseRow, now_ms: i64) -> Option<Vec<OwnedValue>> {
     Some([lease(row.row().live(now_ms)?), vec![optional(row.since_ms)]].concat())
 }
 
-/// Every lease, with how it stands at the time that is given.
+/// Every lease, with its state at the given time.
 pub(super) const LEASES: Listing = Listing {
     columns: "name TEXT, owner TEXT, token INTEGER, expires_at_ms INTEGER, remaining_ms INTEGER, \
               state TEXT, value, since_ms INTEGER",
