@@ -105,7 +105,7 @@ fn the_project_stays_within_its_budget() {
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
         Row::number("lines of the Python package", 6_160, python_lines()),
-        Row::listed("functions over 60 lines", 7, code.iter().flat_map(long_functions).collect()),
+        Row::listed("functions over 60 lines", 4, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 100, public_names()),
         Row::listed("items that documentation hides", 26, hidden_items(&sources)),
