@@ -48,6 +48,22 @@ impl Target {
         }
     }
 
+    /// Returns the same place, where requests say who asks and why. Only a server shows or logs it.
+    pub(crate) fn with_note(self, flag: &str, note: Option<&str>) -> Result<Self> {
+        match (self, note) {
+            (place, None) => Ok(place),
+            (Target::Server(server), Some(note)) => {
+                Ok(Target::Server(server.with_note(flag, note)?))
+            }
+            (place, Some(_)) => {
+                let shown = printable(&place.shown());
+                let text =
+                    format!("{flag} is for a server, which shows or logs it, not for {shown}");
+                Err(Failure::usage(text))
+            }
+        }
+    }
+
     /// Returns the file or the URL, for messages.
     pub(crate) fn shown(&self) -> String {
         match self {
@@ -211,6 +227,17 @@ impl Target {
         }
     }
 
+    /// Returns all pools, sorted by label. An engine has none.
+    pub(crate) fn all_pools(&self) -> Result<Vec<ListedPool>> {
+        let mut pools = match self {
+            Target::File(file) => file.all_pools()?,
+            Target::Server(server) => server.all_pools()?,
+            Target::Engine(_) => Vec::new(),
+        };
+        pools.sort_by(|one, other| one.label.cmp(&other.label));
+        Ok(pools)
+    }
+
     /// Returns the slots that are held under a name.
     pub(crate) fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {
         match self {
@@ -296,6 +323,16 @@ impl Target {
             printable(&self.shown())
         ))
     }
+}
+
+/// A pool, by its label.
+pub(crate) struct ListedPool {
+    pub(crate) label: String,
+    pub(crate) info: PoolInfo,
+    /// The first slots that are held.
+    pub(crate) held: Vec<SlotRow>,
+    /// How many requests wait, and the notes of the first ones. In a file nothing says so.
+    pub(crate) waiters: Option<(usize, Vec<Option<String>>)>,
 }
 
 /// Checks whether the lease of a row is live now.

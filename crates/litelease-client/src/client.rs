@@ -37,6 +37,7 @@ pub struct Client<M: Mode = Blocking> {
     /// other holds of the process.
     pub(crate) keeper: Arc<ProcessKeeper>,
     pub(crate) held_names: Arc<HeldNames>,
+    pub(crate) note: Option<Arc<str>>,
     pub(crate) mode: PhantomData<M>,
 }
 
@@ -134,11 +135,30 @@ impl Client {
         let connections = Connections::new(server, key, builder::roots(server, ca_file)?)?;
         let transport = Arc::new(Transport::new(connections));
         let (keeper, held_names) = (Arc::default(), Arc::default());
-        Ok(Client { transport, keeper, held_names, mode: PhantomData })
+        Ok(Client { transport, keeper, held_names, note: None, mode: PhantomData })
     }
 }
 
 impl<M: Mode> Client<M> {
+    /// Returns the same client, which says who asks and why: a claim that waits has this `note`
+    /// among the waiters of its name, and a break, a redrive or a discard has it as its `reason` in
+    /// the log of the server. At most 200 bytes.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// client.with_note("its host is gone").break_lease("backup")?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn with_note(&self, note: &str) -> Self {
+        Client { note: Some(note.into()), ..self.clone() }
+    }
+
+    /// Returns the note, for a request.
+    pub(crate) fn note(&self) -> Option<String> {
+        self.note.as_deref().map(str::to_owned)
+    }
+
     /// Claims a name, and waits for it for at most `wait`. A lost answer is asked for again, with
     /// the same key, so that no grant is lost.
     ///
@@ -179,6 +199,7 @@ impl<M: Mode> Client<M> {
             ttl: seconds(ttl),
             wait: 0.0,
             min_token: Some(above).filter(|above| *above > 0),
+            note: self.note(),
         };
         let client = self.clone();
         M::obtain(&self.transport, async move {
@@ -436,14 +457,16 @@ impl<M: Mode> Client<M> {
     /// Ends the lease of any holder. Returns its owner and its token, which is superseded.
     pub fn break_lease(&self, name: &str) -> M::Answer<(String, i64)> {
         // Sent only once: another client may have the name before the second request.
-        self.ask_once(wire::Break { name: name.into() }, |broken| (broken.owner, broken.killed))
+        let request = wire::Break { name: name.into(), reason: self.note() };
+        self.ask_once(request, |broken| (broken.owner, broken.killed))
     }
 
     /// Ends any holder's lease on a slot of the pool that has this name. Returns whether the slot
     /// was lent out under this token; [`slots`](Client::slots) shows both. A lost answer is asked
     /// for again: then a lease that has ended counts as ended by the first request.
     pub fn break_slot(&self, name: &str, position: i64, token: i64) -> M::Answer<bool> {
-        self.ask(wire::SlotBreak { name: name.into(), position, token }, |reply| {
+        let (name, reason) = (name.into(), self.note());
+        self.ask(wire::SlotBreak { name, position, token, reason }, |reply| {
             let is_repeated = reply.is_repeated;
             Ok(reply.done()?.returned || is_repeated)
         })

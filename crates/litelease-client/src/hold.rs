@@ -120,7 +120,8 @@ impl<M: Mode> Client<M> {
         let (client, name) = (self.clone(), name.to_owned());
         M::obtain(&self.transport, async move {
             let (ttl, min_token) = (seconds(options.ttl), None);
-            let claim = to_json(&Claim { name: name.clone(), owner, ttl, wait: 0.0, min_token });
+            let (of, wait, note) = (name.clone(), 0.0, client.note());
+            let claim = to_json(&Claim { name: of, owner, ttl, wait, min_token, note });
             let (held, _, taken) = client.acquire_held(Kind::Name, &name, claim, options).await?;
             Ok((held, taken))
         })

@@ -54,7 +54,7 @@ pub use held_item::HeldItem;
 pub use hold::{Held, HoldOptions};
 pub use litelease_hold::{Cancel, Loss, LossSignal, Lost, WorkOptions, WorkerCounts};
 pub use litelease_wire::Value;
-pub use look::{KnownName, Name, News, PoolOfName, SlotInfo, Watch};
+pub use look::{KnownName, Name, News, PoolOfLabel, PoolOfName, SlotInfo, Waiter, Watch};
 pub use mode::{Async, AsyncClient, Blocking, Mode};
 pub use payload::{Checkpoint, Request};
 pub use queue::{Item, Queue, QueueInfo, SendOptions};

@@ -24,6 +24,8 @@ pub struct Name {
     pub token: Option<i64>,
     /// Its lease, or `None` if the name is free.
     pub lease: Option<Lease>,
+    /// The first requests that wait for it, in their order.
+    pub waiting: Vec<Waiter>,
 }
 
 /// A name that was granted once.
@@ -42,6 +44,36 @@ pub struct KnownName {
     pub left_ms: Option<i64>,
     /// How long ago its grant began, if it is leased.
     pub held_for: Option<Duration>,
+}
+
+/// A request that waits for a name or a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// The owner text of a claim.
+    pub owner: Option<String>,
+    /// Who waits and why, in the waiter's words.
+    pub note: Option<String>,
+    /// How long a claim has waited.
+    pub waits_for: Option<Duration>,
+}
+
+/// A pool, by its name or by four characters of a hash of its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolOfLabel {
+    /// The label.
+    pub label: String,
+    /// How many slots it has.
+    pub count: i64,
+    /// How many of them are held.
+    pub in_use: i64,
+    /// The first of them.
+    pub slots: Vec<SlotInfo>,
+    /// How many requests wait for a slot.
+    pub waiters: usize,
+    /// The first of them.
+    pub waiting: Vec<Waiter>,
 }
 
 /// A pool that has a name, of which slots are held.
@@ -127,7 +159,8 @@ impl<M: Mode> Client<M> {
     /// ```
     pub fn inspect(&self, name: &str) -> M::Answer<Name> {
         self.find(one(name), FIRST, |found| match found {
-            wire::Leases::One(wire::Name { name, owner, token, expires_in, held_for, .. }) => {
+            wire::Leases::One(found) => {
+                let wire::Name { name, owner, token, expires_in, held_for, waiting, .. } = found;
                 let tenure = owner.zip(token).zip(expires_in);
                 let lease = tenure.map(|((owner, token), left)| Lease {
                     name,
@@ -136,9 +169,9 @@ impl<M: Mode> Client<M> {
                     expires_in: left.duration(),
                     held_for: held_for.map(Seconds::duration),
                 });
-                Name { token, lease }
+                Name { token, lease, waiting: waiters(waiting) }
             }
-            wire::Leases::Page(_) => Name { token: None, lease: None },
+            wire::Leases::Page(_) => Name { token: None, lease: None, waiting: Vec::new() },
         })
     }
 
@@ -198,6 +231,29 @@ impl<M: Mode> Client<M> {
         })
     }
 
+    /// Returns all pools, by label. Needs the scope `observe` for every name.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// for pool in client.all_pools()? {
+    ///     println!("{}: {} of {}, {} wait", pool.label, pool.in_use, pool.count, pool.waiters);
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn all_pools(&self) -> M::Answer<Vec<PoolOfLabel>> {
+        self.list(wire::ListPools { after: None, limit: PAGE }, FIRST, |found| {
+            let pool = |pool| {
+                let wire::PoolOfLabel {
+                    label, count, in_use, slots, waiters: all, waiting, ..
+                } = pool;
+                let (slots, waiting) = (slots.into_iter().map(slot).collect(), waiters(waiting));
+                PoolOfLabel { label, count, in_use, slots, waiters: all, waiting }
+            };
+            (found.pools.into_iter().map(pool).collect(), found.next)
+        })
+    }
+
     /// Returns the held slots of the pool that has this name, by position.
     ///
     /// ```no_run
@@ -212,10 +268,6 @@ impl<M: Mode> Client<M> {
         let (name, prefix, after) = (Some(name.into()), None, None);
         let request = wire::ListSlots { name, prefix, after, limit: PAGE };
         self.list(request, FIRST, |found| {
-            let slot = |slot| {
-                let wire::HeldSlot { position, token, expires_in, note, .. } = slot;
-                SlotInfo { position, token, expires_in: expires_in.map(Seconds::duration), note }
-            };
             let slots = found.pools.into_iter().filter_map(|pool| pool.slots).flatten();
             (slots.map(slot).collect(), found.next)
         })
@@ -337,6 +389,19 @@ fn news(kind: &str, data: &str) -> Option<News> {
         }
     }
     Some(news)
+}
+
+fn slot(slot: wire::HeldSlot) -> SlotInfo {
+    let wire::HeldSlot { position, token, expires_in, note, .. } = slot;
+    SlotInfo { position, token, expires_in: expires_in.map(Seconds::duration), note }
+}
+
+fn waiters(waiting: Option<Vec<wire::Waiter>>) -> Vec<Waiter> {
+    let waiter = |wire::Waiter { note, owner, waits_for }| {
+        let waits_for = waits_for.map(Seconds::duration);
+        Waiter { owner, note, waits_for }
+    };
+    waiting.into_iter().flatten().map(waiter).collect()
 }
 
 /// Asks for one name.

@@ -151,8 +151,8 @@ impl Mode for Async {
 impl Client {
     /// Returns the client with verbs that are futures.
     pub fn into_async(self) -> AsyncClient {
-        let Client { transport, keeper, held_names, .. } = self;
-        Client { transport, keeper, held_names, mode: PhantomData }
+        let Client { transport, keeper, held_names, note, .. } = self;
+        Client { transport, keeper, held_names, note, mode: PhantomData }
     }
 }
 

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use litelease::{Error, Litelease, Scope};
 use litelease_wire::{LONGEST, Members, POOLS, openapi};
-use serde::Serialize;
 use tokio::sync::{Mutex, broadcast, oneshot, watch};
 
 use self::call::{Context, HANDLERS, Handler, Prepared, milliseconds};
@@ -295,18 +294,17 @@ impl App {
 
     /// Reads queues or pools of the file beside the committer, for one request at a time, because
     /// it may take long. Where there is no file, the committer reads.
-    async fn read_beside<T: Serialize + Send + 'static>(
+    async fn read_beside<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Litelease, i64) -> Result<T, Error> + Send + 'static,
-    ) -> Result<Response, HttpError> {
+    ) -> Result<T, HttpError> {
         let Some(file) = self.file.clone() else {
-            let seen = self.read(false, move |reader| reader.read(read)).await?;
-            return Ok(Response::json(200, &seen));
+            return Ok(self.read(false, move |reader| reader.read(read)).await?);
         };
         let _turn = self.counting.lock().await;
         let now_ms = (self.options.clock)();
         match tokio::task::spawn_blocking(move || listings::read_file(&file, read, now_ms)).await {
-            Ok(Ok(page)) => Ok(Response::json(200, &page)),
+            Ok(Ok(page)) => Ok(page),
             Ok(Err(error)) => {
                 tracing::error!(kind = error.kind(), "queues or pools cannot be read");
                 Err(JobError::Database.into())

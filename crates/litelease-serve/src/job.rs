@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 // Tests control the schedule of these channels.
 #[cfg(test)]
@@ -13,11 +13,12 @@ use std::sync::mpsc;
 
 use litelease::Scope;
 use litelease_store::ManyItems;
+use litelease_wire::Waiter;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::access::Caller;
-use crate::answer::{Answer, UndeliveredGrant};
+use crate::answer::{Answer, UndeliveredGrant, seconds};
 use crate::committer::{Done, Reader, Served};
 use crate::shares::{Exceeded, Share};
 
@@ -235,6 +236,15 @@ pub(crate) struct Claim {
     pub(crate) caller: Caller,
     pub(crate) owner: String,
     pub(crate) min_token: i64,
+    /// Who waits and why, and since when.
+    pub(crate) note: Option<String>,
+    pub(crate) asked: Instant,
+}
+
+impl Claim {
+    pub(crate) fn new(caller: Caller, owner: String, min_token: i64, note: Option<String>) -> Self {
+        Claim { caller, owner, min_token, note, asked: Instant::now() }
+    }
 }
 
 impl GrantJob {
@@ -252,6 +262,24 @@ impl GrantJob {
             Wanted::Name(claim) => claim.caller,
             Wanted::Item(caller) => **caller,
         }
+    }
+
+    /// Describes the request for operators, while its client waits.
+    pub(crate) fn shown(&self) -> Option<Waiter> {
+        let (note, claim) = match &self.wanted {
+            Wanted::Name(claim) => (&claim.note, Some(claim)),
+            Wanted::Slot { note } => (note, None),
+            Wanted::NamedSlot(slot) => (&slot.note, None),
+            Wanted::Item(_) => return None,
+        };
+        let waits_for = |claim: &Claim| {
+            seconds(i64::try_from(claim.asked.elapsed().as_millis()).unwrap_or(i64::MAX))
+        };
+        self.has_client().then(|| Waiter {
+            note: note.clone(),
+            owner: claim.map(|claim| claim.owner.clone()),
+            waits_for: claim.map(|claim| waits_for(claim)),
+        })
     }
 
     /// Begins to serve the request. Returns false if its client is gone or has given up.

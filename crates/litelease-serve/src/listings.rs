@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use litelease::rusqlite::{Connection, OpenFlags};
-use litelease::{Error, ItemInfo, Litelease, PoolInfo, QueueInfo, pool_of_name};
+use litelease::{Error, ItemInfo, Litelease, PoolInfo, QueueInfo, pool_label, pool_of_name};
 use litelease_store::{ItemCursor, Store, When};
-use litelease_wire::{ItemState, Items, PoolOfName, Queue, Queues, Slots};
+use litelease_wire::{ItemState, Items, PoolOfLabel, PoolOfName, Queue, Queues, Slots};
 
 use crate::access::Which;
 use crate::answer::{held_slot, seconds};
@@ -73,6 +73,32 @@ pub(crate) fn pools(
     let next = found.last().filter(|_| found.len() >= limit).map(|(id, _)| name(id));
     let pools = found.iter().map(|(id, info)| pool(name(id), *info)).collect();
     Ok(Slots { next, pools })
+}
+
+/// How many held slots, and requests that wait, a pool has in the list of all pools.
+pub(crate) const MOST_SHOWN: usize = 20;
+
+/// Returns a page of all pools after a number, each with its id, which is not to be shown, and the
+/// number of the last one if there may be more.
+#[allow(clippy::type_complexity)] // a page
+pub(crate) fn all_pools(
+    db: &Litelease,
+    after: i64,
+    limit: usize,
+    now_ms: i64,
+) -> Result<(Vec<(String, PoolOfLabel)>, Option<String>), Error> {
+    let when = When::At(now_ms);
+    let found = db.with_store(|store| store.pools_page(after, limit, when))?;
+    let next = found.last().filter(|_| found.len() >= limit).map(|(number, ..)| number.to_string());
+    let mut pools = Vec::with_capacity(found.len());
+    for (_, id, info) in found {
+        let held = db.with_store(|store| store.slots_from(&id, 0, MOST_SHOWN, when))?;
+        let (available, PoolInfo { count, in_use, .. }) = (info.available(), info);
+        let slots = held.iter().map(|row| held_slot(row, now_ms)).collect();
+        let (label, waiters, waiting) = (pool_label(&id), 0, None);
+        pools.push((id, PoolOfLabel { available, count, in_use, label, slots, waiters, waiting }));
+    }
+    Ok((pools, next))
 }
 
 /// Returns the held slots of the pool of a name, from a position on.

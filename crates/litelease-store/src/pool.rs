@@ -214,6 +214,23 @@ impl Store {
         })
     }
 
+    /// Lists at most `limit` pools after a number, each with its number, its id and its counts.
+    /// Needs no write lock.
+    pub fn pools_page(
+        &self,
+        after: i64,
+        limit: usize,
+        when: When,
+    ) -> Result<Vec<(i64, String, PoolInfo)>, Error> {
+        self.with_context("list the pools", None, || {
+            self.store_counts()?;
+            match self.verify_pools()? {
+                true => self.pools_after(after, limit, when.now_ms()),
+                false => Ok(Vec::new()),
+            }
+        })
+    }
+
     /// Returns the newest token of any pool, or the file's floor if that is larger: every later one
     /// exceeds it.
     pub fn newest_pool_token(&self) -> Result<i64, Error> {

@@ -136,6 +136,11 @@ const HELD_POOLS: &str = "SELECT id, count, used - (SELECT count(*)
 FROM main.litelease_pool_slots WHERE pool = number AND expires_at_ms <= ?2) AS held
 FROM main.litelease_pools WHERE id >= ?1 AND held > 0 ORDER BY id";
 
+/// All pools, from a number on.
+const PAGE: &str = "SELECT number, id, count, used - (SELECT count(*)
+FROM main.litelease_pool_slots WHERE pool = number AND expires_at_ms <= ?2)
+FROM main.litelease_pools WHERE number > ?1 ORDER BY number LIMIT ?3";
+
 const NEXT_EXPIRY: &str =
     "SELECT min(expires_at_ms) FROM main.litelease_pool_slots WHERE pool = +?1";
 
@@ -479,6 +484,29 @@ impl Store {
             let [count, in_use] = [1, 2].map(|index| run.column(index).and_then(Value::integer));
             if let (Some(count), Some(in_use), true) = (count, in_use, id > after) {
                 pools.push((id.to_owned(), PoolInfo { count, in_use }));
+            }
+        }
+        Ok(pools)
+    }
+
+    /// Lists pools after a number.
+    pub(crate) fn pools_after(
+        &self,
+        after: i64,
+        limit: usize,
+        now_ms: i64,
+    ) -> Result<Vec<(i64, String, PoolInfo)>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut statement = self.connection.prepare(PAGE)?;
+        let values = [after, now_ms.min(KEPT - 1), limit].map(Value::Integer);
+        let (mut run, mut pools) = (statement.run(&values)?, Vec::new());
+        while run.step()? {
+            let [number, count, in_use] =
+                [0, 2, 3].map(|index| run.column(index).and_then(Value::integer));
+            let id = run.column(1).and_then(Value::text);
+            if let (Some(number), Some(id), Some(count), Some(in_use)) = (number, id, count, in_use)
+            {
+                pools.push((number, id.to_owned(), PoolInfo { count, in_use }));
             }
         }
         Ok(pools)

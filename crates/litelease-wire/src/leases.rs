@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use crate::answer::{Described, NATURAL, POSITIVE, Schemas, Seconds, define, reference};
 use crate::call::{Call, Key};
-use crate::field::{Flag, Optional, PageLength, Text, Token, Ttl, Wait};
+use crate::field::{Flag, Note, Optional, PageLength, Text, Token, Ttl, Wait};
 use crate::pools::{Stream, TTL, WAIT};
 use crate::value::Value;
 
@@ -15,6 +15,7 @@ pub(crate) const GRANT: &str = "the UUID from the answer to the claim";
 pub(crate) const AFTER: &str = "the field next of the page before";
 const HELD_FOR: (&str, &str) =
     ("description", "the time since this grant began; renewals do not change when that was");
+pub(crate) const REASON: &str = "why, for the log of the server; at most 200 bytes";
 const ONE: &str = "one name, whether it is leased or not";
 const MANY: &str = "all leased names that begin with this text; every one if it is left out";
 
@@ -33,6 +34,7 @@ calls! {
         ttl: Ttl = TTL,
         wait: Wait = WAIT,
         min_token: Optional<Token> = "the token of the grant is larger than this",
+        note: Optional<Note> = "who waits and why, shown while it waits; at most 200 bytes",
     }
 
     /// Prolongs a live lease under the same token; never shortens it
@@ -78,6 +80,7 @@ calls! {
         ..Call::post("/v1/break")
     } => Broken {
         name: Text = NAME,
+        reason: Optional<Note> = REASON,
     }
 
     /// Returns who has a name, or lists live leases in pages
@@ -140,6 +143,15 @@ answers! {
         token: Option<i64>,
         [optional] value: Option<Value>,
         waiters: usize = NATURAL,
+        [optional] waiting: Option<Vec<Waiter>> =
+            ("description", "the first 100 of them, in the order in which they are served"),
+    }
+
+    /// A request that waits. Only a claim has an owner.
+    Waiter {
+        [optional] note: Option<String>,
+        [optional] owner: Option<String>,
+        [optional] waits_for: Option<Seconds> = NATURAL,
     }
 
     /// A name that nobody has. In pages it has a state.

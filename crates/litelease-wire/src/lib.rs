@@ -57,7 +57,7 @@ macro_rules! for_all_calls {
         $each! {
             Register, Look, Delete, Borrow, Return, Renew, Keep, Events,
             Claim, RenewLease, Release, Transfer, Break, ListLeases, LeaseEvents,
-            SlotBorrow, SlotRenew, SlotReturn, SlotBreak, ListSlots,
+            SlotBorrow, SlotRenew, SlotReturn, SlotBreak, ListSlots, ListPools,
             Attach, Limit, Progress, StoreCheckpoint, LastCheckpoint, RequestLease, HandOver,
             Send, Receive, Ack, Extend, GiveBack, Bury, Redrive, Discard, Cancel, DeleteQueue,
             ListItems, ListQueues,

@@ -6,9 +6,9 @@ use crate::LONGEST_ITEM;
 use crate::answer::{NATURAL, POSITIVE, Seconds};
 use crate::call::{Call, Key};
 use crate::field::{
-    Delay, ItemId, ItemKey, ItemNote, Optional, PageLength, Stored, Text, Ttl, Wait,
+    Delay, ItemId, ItemKey, ItemNote, Note, Optional, PageLength, Stored, Text, Ttl, Wait,
 };
-use crate::leases::AFTER;
+use crate::leases::{AFTER, REASON};
 use crate::pools::WAIT;
 use crate::value::Value;
 
@@ -113,6 +113,7 @@ calls! {
     } => Redriven {
         queue: Text = QUEUE,
         id: Optional<ItemId> = ITEM,
+        reason: Optional<Note> = REASON,
     }
 
     /// Deletes dead items
@@ -124,6 +125,7 @@ calls! {
     } => Discarded {
         queue: Text = QUEUE,
         id: Optional<ItemId> = ITEM,
+        reason: Optional<Note> = REASON,
     }
 
     /// Removes an item that no worker has, by its id or its key

@@ -5,7 +5,7 @@ use litelease_core::Scope;
 use crate::answer::NATURAL;
 use crate::call::{Call, Key};
 use crate::field::{Count, Note, Optional, PageLength, SlotId, Text, Token, Ttl, Wait};
-use crate::leases::AFTER;
+use crate::leases::{AFTER, REASON, Waiter};
 use crate::pools::{COUNT, HeldSlot, LEASE, NOTE, Returned, SlotLease, TTL, WAIT};
 
 const POOL: &str = "the name of the pool";
@@ -62,6 +62,7 @@ calls! {
         name: Text = POOL,
         position: Count = "the number of the slot",
         token: Token = "its token, so that no successor is ended",
+        reason: Optional<Note> = REASON,
     }
 
     /// Lists the held slots of the pool of a name, or the pools of which slots are held
@@ -76,6 +77,16 @@ calls! {
         after: Optional<Text> = AFTER,
         limit: Optional<PageLength> = "how many slots or pools at most, 100 if left out",
     }
+
+    /// Lists all pools by label: the name of one that has a name, else four characters of a hash
+    ListPools = Call {
+        name: "pools",
+        scopes: &[Scope::Observe],
+        ..Call::get("/v1/pools")
+    } => Pools {
+        after: Optional<Text> = AFTER,
+        limit: Optional<PageLength> = "how many pools at most, 100 if left out",
+    }
 }
 
 answers! {
@@ -88,7 +99,24 @@ answers! {
         [optional] slots: Option<Vec<HeldSlot>> = ("description", "there if a name is given"),
     }
 
+    /// A pool, without its id. Two that have no name may have the same label.
+    PoolOfLabel {
+        available: i64 = NATURAL,
+        count: i64 = NATURAL,
+        in_use: i64 = NATURAL,
+        label: String,
+        slots: Vec<HeldSlot> = ("description", "the first 20 that are held"),
+        waiters: usize = NATURAL,
+        [optional] waiting: Option<Vec<Waiter>> = ("description", "the first 20 of them"),
+    }
+
     /// Pools, and the `after` of the next page.
+    Pools {
+        next: Option<String>,
+        pools: Vec<PoolOfLabel>,
+    }
+
+    /// Pools that have names, and the `after` of the next page.
     Slots {
         next: Option<String>,
         pools: Vec<PoolOfName>,

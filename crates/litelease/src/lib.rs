@@ -107,7 +107,7 @@ pub use shards::{ShardEvent, Shards};
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use slots::HeldSlot;
 #[doc(hidden)]
-pub use slots::pool_of_name;
+pub use slots::{pool_label, pool_of_name};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 pub use value::{LeasesUnder, ListedLease};

@@ -176,6 +176,21 @@ impl Pools<'_> {
         self.leases.run(|store| store.pools_in_use(prefix, "", usize::MAX, self.when))
     }
 
+    /// Lists all pools by id.
+    ///
+    /// ```
+    /// # litelease_doctest::memory!(db);
+    /// # let pools = db.pools();
+    /// pools.register("printer", 2)?;
+    /// assert_eq!(pools.list()?[0].0, "printer");
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn list(&self) -> Result<Vec<(String, PoolInfo)>> {
+        let mut found = self.leases.run(|store| store.pools_page(-1, usize::MAX, self.when))?;
+        found.sort_by(|(_, one, _), (_, other, _)| one.cmp(other));
+        Ok(found.into_iter().map(|(_, id, info)| (id, info)).collect())
+    }
+
     /// Returns when the next lease of a pool expires, if it has one: try to borrow again then.
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>> {
         self.leases.run(|store| store.next_expiry(id))

@@ -33,6 +33,23 @@ pub fn pool_of_name(name: &str) -> String {
     format!("name:{name}")
 }
 
+/// Returns what a pool is called for people. A UUID is a secret, so a pool that has one is known by
+/// four characters of its hash, which tell few pools apart and open none.
+#[doc(hidden)]
+pub fn pool_label(id: &str) -> String {
+    let is_hex = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    if id.len() != 36 || !id.bytes().enumerate().all(is_hex) {
+        return id.strip_prefix(&pool_of_name("")).unwrap_or(id).to_owned();
+    }
+    // FNV-1a.
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+    format!("{:04x}", (hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) & 0xffff)
+}
+
 impl Litelease {
     /// Borrows a slot and keeps it alive in the background until it is returned or lost. Returns
     /// `None` if no slot came free in the time to [wait](HoldOptions::wait); waiters are not

@@ -84,9 +84,12 @@ class Client:
         the answer is a ``Grant``, whose ``is_trusted`` says how long to rely on it."""
         return self._claim(name, owner, in_ms(name, ttl, ttl_ms) / 1000, 0.0, min_token)
 
-    def claim_wait(self, name: str, owner: str, ttl: Seconds, wait: Seconds) -> Acquired | Busy:
-        """Claims like ``claim``, and waits up to ``wait`` seconds: first come, first served. It is not renewed: see ``hold``."""
-        return self._claim(name, owner, in_ms(name, ttl, None) / 1000, in_seconds(wait))
+    def claim_wait(
+        self, name: str, owner: str, ttl: Seconds, wait: Seconds, *, note: str | None = None
+    ) -> Acquired | Busy:
+        """Claims like ``claim``, and waits up to ``wait`` seconds: first come, first served. It is not renewed: see ``hold``.
+        ``note`` is shown meanwhile: who waits and why."""
+        return self._claim(name, owner, in_ms(name, ttl, None) / 1000, in_seconds(wait), note=note)
 
     def renew(self, lease: Lease, ttl: Seconds | None = None, *, ttl_ms: int | None = None) -> Renewed | Rejected:
         """Prolongs this grant to at least ``ttl`` from now. It never shortens a lease and never revives one."""
@@ -114,10 +117,11 @@ class Client:
             )
         return rejected
 
-    def break_lease(self, name: str) -> Broken | Rejected:
-        """Ends any holder's live lease and raises the token, for operators. If its answer gets lost, it raises
-        ``ServerUnreachable`` and is not asked again: somebody else may have the name by then."""
-        told = self._http.call("POST", "/v1/break", new_tag(), {"name": name}, _PATIENCE)
+    def break_lease(self, name: str, *, reason: str | None = None) -> Broken | Rejected:
+        """Ends any holder's live lease and raises the token, for operators. The server logs the reason. If its answer gets
+        lost, it raises ``ServerUnreachable`` and is not asked again: somebody else may have the name by then."""
+        body = {"name": name} if reason is None else {"name": name, "reason": reason}
+        told = self._http.call("POST", "/v1/break", new_tag(), body, _PATIENCE)
         if told.kind == "unknown":
             raise self._unreachable(told)
         return Broken(told.value["owner"], told.value["killed"]) if told.kind == "done" else _rejected(told.value)
@@ -230,11 +234,20 @@ class Client:
     # One request, or as often as it takes.
 
     def _claim(
-        self, name: str, owner: str, ttl: float, wait: float, min_token: int = 0, stop: Stop = never
+        self,
+        name: str,
+        owner: str,
+        ttl: float,
+        wait: float,
+        min_token: int = 0,
+        stop: Stop = never,
+        note: str | None = None,
     ) -> Acquired | Busy:
         body: dict[str, object] = {"name": name, "owner": owner, "ttl": ttl}
         if min_token:
             body["min_token"] = min_token
+        if note is not None:
+            body["note"] = note
         trusted_for, interval = window(name, ttl)
         first, tag = clock(), new_tag()
         try:

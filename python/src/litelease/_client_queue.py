@@ -110,14 +110,14 @@ class RemoteQueue:
         """Makes an item dead at once. Returns whether the receipt passed."""
         return self._end("bury", "buried", receipt, note)
 
-    def redrive(self, id: int | None = None) -> int:
+    def redrive(self, id: int | None = None, *, reason: str | None = None) -> int:
         """Revives the dead items, or one of them, and returns how many. One whose key another item uses by now stays dead.
-        This, ``discard``, ``cancel`` and ``delete`` need the scope ``operate``."""
-        return self._count("redrive", "redriven", id)
+        This, ``discard``, ``cancel`` and ``delete`` need the scope ``operate``. The server logs the reason."""
+        return self._count("redrive", "redriven", id, reason)
 
-    def discard(self, id: int | None = None) -> int:
-        """Deletes the dead items, or one of them, and returns how many."""
-        return self._count("discard", "discarded", id)
+    def discard(self, id: int | None = None, *, reason: str | None = None) -> int:
+        """Deletes the dead items, or one of them, and returns how many. The server logs the reason."""
+        return self._count("discard", "discarded", id, reason)
 
     def cancel(self, id_or_key: int | str) -> Cancelled | Leased | NotFound:
         """Removes an item that nobody is working on. ``Leased`` and ``NotFound`` are falsy."""
@@ -149,8 +149,9 @@ class RemoteQueue:
         found = self._client._look("queues", queue=self.name)["queues"]
         return self._info(found[0]) if found else None
 
-    def _count(self, call: str, word: str, id: int | None) -> int:
-        told, _ = self._ask(call, **({} if id is None else {"id": id}))
+    def _count(self, call: str, word: str, id: int | None, reason: str | None) -> int:
+        body = {"id": id, "reason": reason}
+        told, _ = self._ask(call, **{name: value for name, value in body.items() if value is not None})
         return int(told.value[word])
 
     def _items(self) -> Iterator[ItemInfo]:

@@ -25,13 +25,16 @@ pub(crate) struct Args {
     /// End the lease on this slot of the name, a number from 0 on, instead of that on the name
     #[arg(long, value_name = "POSITION")]
     slot: Option<i64>,
+    /// Why, for the log of a server
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = Target::open(common)?;
+    let place = Target::open(common)?.with_note("--reason", args.reason.as_deref())?;
     let name = printable(&args.name);
     if let Some(position) = args.slot {
         return break_slot(&args, position, &place, common);

@@ -39,18 +39,21 @@ pub(crate) struct Args {
     /// Wait for the name, at most this long
     #[arg(short, long, value_name = "TIME", value_parser = parse)]
     wait: Option<Duration>,
+    /// Who waits and why: a server shows it among the waiters of the name
+    #[arg(long, value_name = "TEXT", requires = "wait")]
+    note: Option<String>,
     /// Grant a token larger than this one, which was seen elsewhere
     #[arg(long, value_name = "TOKEN", conflicts_with = "wait")]
     above: Option<i64>,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let Args { name, owner: who, ttl, wait, above } = args;
+    let Args { name, owner: who, ttl, wait, note, above } = args;
     let wait = wait.unwrap_or_default();
     if who.as_deref() == Some("") {
         return Err(Failure::usage("--owner is empty: leave it out, or give a text"));
     }
-    let place = Target::open(common)?;
+    let place = Target::open(common)?.with_note("--note", note.as_deref())?;
     if !wait.is_zero() {
         nesting::check(&place, &name)?;
     }

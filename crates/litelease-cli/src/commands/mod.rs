@@ -53,6 +53,7 @@ mod hold;
 mod lease;
 mod move_file;
 mod nesting;
+mod pools;
 mod purge;
 mod queue;
 mod release;
@@ -85,6 +86,7 @@ commands! {
     Who in who,
     Wait in wait,
     Watch in watch,
+    Pools in pools,
     Claim in claim,
     Renew in renew,
     Release in release,

@@ -125,6 +125,9 @@ enum Verb {
         queue: String,
         /// Only this item
         id: Option<i64>,
+        /// Why, for the log of a server
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
     },
     /// Delete dead items
     Discard {
@@ -133,6 +136,9 @@ enum Verb {
         queue: String,
         /// Only this item
         id: Option<i64>,
+        /// Why, for the log of a server
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
         /// Do not ask
         #[arg(short, long)]
         yes: bool,
@@ -161,7 +167,11 @@ enum Verb {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = &Queues::open(common)?;
+    let reason = match &args.verb {
+        Verb::Redrive { reason, .. } | Verb::Discard { reason, .. } => reason.as_deref(),
+        _ => None,
+    };
+    let place = &Queues::open(common)?.with_reason(reason)?;
     match args.verb {
         Verb::Send { queue, body, file, delay, key } => {
             let body = read_body(body, file)?;
@@ -183,8 +193,10 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         Verb::List { queue: None } => list_queues(place, common),
         Verb::List { queue: Some(queue) } => list_items(place, &queue, false, common),
         Verb::Dead { queue } => list_items(place, &queue, true, common),
-        Verb::Redrive { queue, id } => report("redriven", place.redrive(&queue, id)?, id, common),
-        Verb::Discard { queue, id, yes } => discard(place, &queue, id, yes, common),
+        Verb::Redrive { queue, id, .. } => {
+            report("redriven", place.redrive(&queue, id)?, id, common)
+        }
+        Verb::Discard { queue, id, yes, .. } => discard(place, &queue, id, yes, common),
         Verb::Cancel { queue, id, key } => cancel(place, &queue, id, key.as_deref(), common),
         Verb::Delete { queue, yes } => delete(place, &queue, yes, common),
     }

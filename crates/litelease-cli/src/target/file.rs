@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use litelease::{
     ClaimResult, Error, GrantResult, HoldError, HoldOptions, HolderKind, Lease, LeaseRow,
-    ListedLease, Litelease, PoolInfo, SlotRow, Status, Watch, pool_of_name,
+    ListedLease, Litelease, PoolInfo, SlotRow, Status, Watch, pool_label, pool_of_name,
 };
 
 use super::{
-    Claim, GrantArgument, HoldRequest, Seen, Tenure, Variable, Verdict, is_live, note, of_lease,
-    of_slot,
+    Claim, GrantArgument, HoldRequest, ListedPool, Seen, Tenure, Variable, Verdict, is_live, note,
+    of_lease, of_slot,
 };
 use crate::exit::{Failure, Result, code};
 use crate::output::{self, held_by, printable};
@@ -93,6 +93,15 @@ impl File {
 
     pub(super) fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {
         self.open_if_any()?.map_or(Ok(Vec::new()), |db| pools_in(&db))
+    }
+
+    pub(super) fn all_pools(&self) -> Result<Vec<ListedPool>> {
+        let Some(db) = self.open_if_any()? else { return Ok(Vec::new()) };
+        let pool = |(id, info): (String, PoolInfo)| {
+            let held = db.pools().slots(&id)?;
+            Ok(ListedPool { label: pool_label(&id), info, held, waiters: None })
+        };
+        db.pools().list()?.into_iter().map(pool).collect()
     }
 
     pub(super) fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {

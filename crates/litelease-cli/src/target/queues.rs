@@ -11,9 +11,9 @@ use litelease::{
 use litelease_client::{Client, Error, Value};
 use litelease_hold::WorkOptions;
 
-use super::Variable;
 use super::file::File;
 use super::server::{Server, end_ms, failure};
+use super::{Target, Variable};
 use crate::exit::{Failure, Result};
 use crate::{Common, database};
 
@@ -29,6 +29,19 @@ impl Queues {
         match common.server()? {
             Some(url) => Ok(Queues::Server(Server::open(url)?)),
             None => Ok(Queues::File(File::new(common)?)),
+        }
+    }
+
+    /// Returns the same place, where requests say why. Only a server logs it.
+    pub(crate) fn with_reason(self, reason: Option<&str>) -> Result<Self> {
+        let place = match self {
+            Queues::File(file) => Target::File(file),
+            Queues::Server(server) => Target::Server(server),
+        };
+        match place.with_note("--reason", reason)? {
+            Target::Server(server) => Ok(Queues::Server(server)),
+            Target::File(file) => Ok(Queues::File(file)),
+            Target::Engine(_) => Err(Failure::usage("an engine has no queues")),
         }
     }
 

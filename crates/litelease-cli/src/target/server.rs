@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use litelease::{ClaimResult, HolderKind, KEPT, Lease, LeaseRow, PoolInfo, Reason, SlotRow};
 use litelease_client::{
-    Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, PoolOfName,
-    Slot, SlotInfo, Watch,
+    Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, PoolOfLabel,
+    PoolOfName, Slot, SlotInfo, Watch,
 };
 
 use super::file::{busy, none_free, not_named};
 use super::queues::stored;
 use super::{
-    Claim, GrantArgument, HoldRequest, Rejection, Seen, Tenure, Variable, Verdict, grants, note,
-    of_lease, of_slot,
+    Claim, GrantArgument, HoldRequest, ListedPool, Rejection, Seen, Tenure, Variable, Verdict,
+    grants, note, of_lease, of_slot,
 };
 use crate::exit::{Failure, Result};
 use crate::output::printable;
@@ -27,10 +27,22 @@ pub(crate) struct Server {
 /// How long the end of a hold is tried to be told to the server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The longest note that a server takes, in bytes.
+const LONGEST_NOTE: usize = 200;
+
 impl Server {
     pub(super) fn open(url: &str) -> Result<Self> {
         let client = Client::open(url).map_err(failure)?;
         Ok(Server { url: url.trim_end_matches('/').into(), client })
+    }
+
+    pub(super) fn with_note(self, flag: &str, note: &str) -> Result<Self> {
+        if note.len() > LONGEST_NOTE {
+            let text =
+                format!("{flag} has {} bytes: at most {LONGEST_NOTE} are allowed", note.len());
+            return Err(Failure::usage(text));
+        }
+        Ok(Server { client: self.client.with_note(note), url: self.url })
     }
 
     /// Returns the grant that a command line means: its secret is in the environment, or was kept
@@ -230,6 +242,17 @@ impl Server {
         let pools = self.client.pools("").map_err(failure)?;
         let info = |pool: &PoolOfName| PoolInfo { count: pool.count, in_use: pool.in_use };
         Ok(pools.into_iter().map(|pool| (pool.name.clone(), info(&pool))).collect())
+    }
+
+    pub(super) fn all_pools(&self) -> Result<Vec<ListedPool>> {
+        let pool = |pool: PoolOfLabel| {
+            let PoolOfLabel { label, count, in_use, slots, waiters, waiting, .. } = pool;
+            let held = slots.into_iter().map(slot_row).collect();
+            let notes = waiting.into_iter().map(|waiter| waiter.note).collect();
+            let waiters = Some((waiters, notes));
+            ListedPool { label, info: PoolInfo { count, in_use }, held, waiters }
+        };
+        Ok(self.client.all_pools().map_err(failure)?.into_iter().map(pool).collect())
     }
 
     pub(super) fn slots(&self, name: &str) -> Result<Vec<SlotRow>> {

@@ -574,6 +574,100 @@ fn held_slots_of_pools_by_name_are_listed_in_pages_and_without_secrets() {
     assert_eq!(refused.status, 400, "{refused:?}");
 }
 
+#[test]
+fn all_pools_are_listed_by_label_with_holders_and_waiters_and_without_uuids() {
+    let (place, server) = served(&[]);
+    let mut client = server.client();
+    let ask = json!({"name": "b", "count": 1, "ttl": 60, "note": "one"});
+    assert_eq!(v1(&mut client, "slot/borrow", ask).status, 200);
+    client.ask("PUT", &format!("/l/{POOL}"), &json!({"count": 1}), "").unwrap();
+    let borrow = |note: &str, wait: i64| json!({"ttl": 60, "note": note, "wait": wait});
+    let path = format!("/l/{POOL}/borrow");
+    let lent = client.ask("POST", &path, &borrow("import of today", 0), "").unwrap().json();
+    let (mut waiter, mut next) = (server.client(), server.client());
+    waiter.send("POST", &path, &borrow("import of tomorrow", 60).to_string(), "").unwrap();
+    let beside = place.open(Duration::from_secs(5));
+    beside.pools().register("zebra", 7).unwrap();
+    let mut pools = |query: &str| {
+        let answer = next.ask("GET", &format!("/v1/pools?{query}"), &Value::Null, "").unwrap();
+        for secret in [POOL, lent["lease"].as_str().unwrap(), "name:"] {
+            assert!(!answer.body.contains(secret), "{query}: {}", answer.body);
+        }
+        answer.json()
+    };
+    eventually("it waits", || (pools("")["pools"][1]["waiters"] == 1).then_some(()));
+    let all = pools("");
+    let labels: Vec<&str> = (0..3).map(|at| all["pools"][at]["label"].as_str().unwrap()).collect();
+    assert_eq!((labels[0], labels[1].len(), labels[2]), ("b", 4, "zebra"));
+    assert_eq!(labels[1], litelease::pool_label(POOL));
+    assert!(!POOL.contains(labels[1]), "it is no part of the id: {labels:?}");
+    let (named, secret, empty) = (&all["pools"][0], &all["pools"][1], &all["pools"][2]);
+    assert_eq!(named["slots"][0]["note"], json!("one"));
+    assert_eq!((&named["waiters"], named.get("waiting")), (&json!(0), None));
+    assert_eq!((&secret["count"], &secret["in_use"]), (&json!(1), &json!(1)));
+    assert_eq!(secret["slots"][0]["note"], json!("import of today"));
+    assert_eq!(secret["waiting"], json!([{"note": "import of tomorrow"}]));
+    let counts = json!({"count": 7, "in_use": 0, "available": 7, "label": "zebra", "slots": [], "waiters": 0});
+    assert_eq!((empty, &all["next"]), (&counts, &Value::Null));
+    // In pages.
+    let first = pools("limit=2");
+    assert_eq!(first["pools"].as_array().unwrap().len(), 2);
+    let rest = pools(&format!("limit=2&after={}", first["next"].as_str().unwrap()));
+    assert_eq!((&rest["pools"][0]["label"], &rest["next"]), (&json!("zebra"), &Value::Null));
+    let refused = client.ask("GET", "/v1/pools?after=x", &Value::Null, "").unwrap();
+    assert_eq!(refused.status, 400);
+}
+
+#[test]
+fn a_claim_that_waits_says_who_and_why_and_the_log_has_the_reason_of_an_operator() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    claim(&mut client, "n", "a");
+    let mut waiters: Vec<Client> = Vec::new();
+    for (owner, note) in [("b", json!("the report of today")), ("c", Value::Null)] {
+        let mut body = json!({"name": "n", "owner": owner, "ttl": 60, "wait": 60});
+        if note.is_string() {
+            body["note"] = note;
+        }
+        let mut waiter = server.client();
+        waiter.send("POST", "/v1/claim", &body.to_string(), "").unwrap();
+        waiters.push(waiter);
+        let wait = waiters.len();
+        eventually("it waits", || {
+            (read_leases(&mut client, "name=n")["waiters"] == wait).then_some(())
+        });
+    }
+    let found = read_leases(&mut client, "name=n");
+    let (first, second) = (&found["waiting"][0], &found["waiting"][1]);
+    assert_eq!((&first["owner"], &first["note"]), (&json!("b"), &json!("the report of today")));
+    assert_eq!((&second["owner"], second.get("note")), (&json!("c"), None));
+    assert!(first["waits_for"].as_f64() >= second["waits_for"].as_f64(), "{found}");
+    let too_long = json!({"name": "n", "reason": "x".repeat(201)});
+    assert_eq!(v1(&mut client, "break", too_long).status, 400);
+
+    let reason = "its host is \"gone\"\n2026 INFO a line of its own";
+    let broken = v1(&mut client, "break", json!({"name": "n", "reason": reason}));
+    assert_eq!((broken.status, &broken.json()["owner"]), (200, &json!("a")));
+    assert_eq!(waiters[0].receive().unwrap().json()["owner"], json!("b"));
+    assert!(read_leases(&mut client, "name=n")["waiting"].as_array().unwrap().len() == 1);
+    v1(&mut client, "queue/send", json!({"queue": "q", "body": 1}));
+    for call in ["redrive", "discard"] {
+        let body = json!({"queue": "q", "reason": format!("why {call}")});
+        assert_eq!(v1(&mut client, &format!("queue/{call}"), body).status, 200);
+    }
+    v1(&mut client, "slot/borrow", json!({"name": "s", "count": 1, "ttl": 60}));
+    let ended = json!({"name": "s", "position": 0, "token": 1, "reason": "why slot"});
+    assert_eq!(v1(&mut client, "slot/break", ended).json(), json!({"returned": true}));
+    let log = std::fs::read_to_string(&server.log).unwrap();
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains("the reason of an operator")).collect();
+    assert_eq!(lines.len(), 4, "{log}");
+    assert!(lines[0].contains("break") && lines[0].contains("its host is"), "{lines:?}");
+    for (line, words) in lines[1..].iter().zip(["why redrive", "why discard", "why slot"]) {
+        assert!(line.contains(words), "{line}");
+    }
+}
+
 /// All calls on names, as a client with the right key would make them.
 fn calls(grant: &Value) -> Vec<(&'static str, String, Value, &'static str)> {
     vec![
@@ -627,6 +721,7 @@ fn calls(grant: &Value) -> Vec<(&'static str, String, Value, &'static str)> {
         ("GET", "/v1/slots?name=n".into(), Value::Null, "observe"),
         ("GET", "/v1/slots?prefix=n".into(), Value::Null, "observe"),
         ("GET", "/v1/slots".into(), Value::Null, "observe"),
+        ("GET", "/v1/pools".into(), Value::Null, "observe"),
     ]
 }
 

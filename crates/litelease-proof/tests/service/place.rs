@@ -273,6 +273,46 @@ fn a_secret_of_a_grant_is_kept_for_its_user_alone_and_may_be_carried_elsewhere()
 }
 
 #[test]
+fn pools_are_listed_by_label_and_a_reason_is_for_a_server() {
+    let scene = Scene::new();
+    let file = Desk::new();
+    let secret = "0b5b1f0e-1111-4222-8333-444455556666";
+    let (code, there, _) = scene.ask(&["run", "--slots", "2", "few", "--", "litelease", "pools"]);
+    assert_eq!(code, 0, "{there}");
+    let lines: Vec<&str> = there.lines().collect();
+    assert!(lines[0].starts_with("POOL") && lines[0].contains("WAITING"), "{there}");
+    let fields: Vec<&str> = lines[1].split_whitespace().collect();
+    assert_eq!(fields[..4], ["few", "2", "1", "0"], "{there}");
+
+    file.db().pools().register(secret, 3).unwrap();
+    let (code, here, _) = outcome(&file.run(&["pools"]));
+    let label = litelease::pool_label(secret);
+    let fields: Vec<&str> = here.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!((code, &fields[..]), (0, &[label.as_str(), "3", "0", "-"][..]), "{here}");
+    let (_, json, _) = outcome(&file.run(&["pools", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["label"], &json[0]["available"]), (&label.into(), &3.into()));
+    assert!(json[0]["waiters"].is_null() && !here.contains(secret), "{json}");
+    let (code, _, errors) = outcome(&Desk::new().run(&["pools"]));
+    assert_eq!((code, errors.as_str()), (0, ""));
+
+    scene.ask(&["claim", "x", "--owner", "a", "--ttl", "10m"]);
+    let (code, said, errors) = scene.ask(&["break", "x", "--yes", "--reason", "it hangs"]);
+    assert_eq!((code, said.as_str()), (0, "x: broken, token 1 of a is superseded\n"), "{errors}");
+    assert!(fs::read_to_string(&scene.server.log).unwrap().contains("it hangs"));
+    let (code, _, errors) = scene.ask(&["break", "x", "--yes", "--reason", &"x".repeat(201)]);
+    assert!(code == 64 && errors.contains("at most 200"), "{errors}");
+    for words in [
+        &["break", "x", "--yes", "--reason", "it hangs"][..],
+        &["queue", "redrive", "q", "--reason", "it hangs"],
+        &["claim", "x", "--wait", "1s", "--note", "me"],
+    ] {
+        let (code, _, errors) = outcome(&file.run(words));
+        assert!(code == 64 && errors.contains("is for a server"), "{words:?}: {errors}");
+    }
+}
+
+#[test]
 fn a_file_or_a_server_and_a_flag_counts_more_than_a_variable() {
     let scene = Scene::new();
     let url = format!("http://{}", scene.server.address);

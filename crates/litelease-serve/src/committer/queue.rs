@@ -22,6 +22,11 @@ impl Queue {
         self.jobs.values().map(Vec::len).sum()
     }
 
+    /// Returns the requests that wait, in their order.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = &GrantJob> {
+        self.jobs.values().flatten()
+    }
+
     /// Adds a request, or lets it share the entry of one with the same key.
     pub(super) fn join(&mut self, job: GrantJob) {
         let is_same = |other: &GrantJob| other.repeats(&job);

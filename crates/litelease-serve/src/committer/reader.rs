@@ -2,7 +2,7 @@
 
 use litelease::{Error, LeaseRow, Litelease, Scope};
 use litelease_store::{Store, Value, WalkedRow};
-use litelease_wire::Checkpoint;
+use litelease_wire::{Checkpoint, Waiter};
 
 use super::payloads;
 use super::wait_lists::WaitLists;
@@ -13,6 +13,9 @@ use crate::value;
 
 /// How many rows one page of leases may read, because other requests wait meanwhile.
 const MOST_ROWS: usize = 10_000;
+
+/// How many of the requests that wait for a name are shown.
+const MOST_WAITERS: usize = 100;
 
 /// The longest value that a page of leases shows, in bytes.
 const MOST_VALUE: usize = 1024;
@@ -30,6 +33,7 @@ pub(crate) struct NameState {
     pub(crate) token: Option<i64>,
     pub(crate) current: Option<LeaseWithRemaining>,
     pub(crate) waiters: usize,
+    pub(crate) waiting: Vec<Waiter>,
 }
 
 /// A name of a page: with its lease, or the row of its last one.
@@ -73,6 +77,7 @@ impl Reader<'_> {
 
     /// Reads one name.
     pub(crate) fn name(&self, name: &str) -> Result<NameState, JobError> {
+        let (waiters, waiting) = self.waiting(&Id::Name(name.into()), MOST_WAITERS);
         self.read(|db, now_ms| {
             let row = db.row(name)?;
             let current = row.as_ref().and_then(|row| row.row().live(now_ms));
@@ -86,9 +91,15 @@ impl Reader<'_> {
             Ok(NameState {
                 token: row.map(|row| row.token),
                 current: current.map(|current| LeaseWithRemaining { attachments, ..current }),
-                waiters: self.waiting.len_of(&Id::Name(name.into())),
+                waiters,
+                waiting,
             })
         })
+    }
+
+    /// Returns how many requests wait for a pool or name, and the first of them.
+    pub(crate) fn waiting(&self, id: &Id, most: usize) -> (usize, Vec<Waiter>) {
+        (self.waiting.len_of(id), self.waiting.first_of(id, most))
     }
 
     /// Reads a page of names: only leased ones, unless `all` asks for the others as well. Returns

@@ -338,7 +338,7 @@ impl Desk {
 
     fn claim(&mut self, name: &str, owner: &str, waits: bool, key: Option<&str>) -> PendingAnswer {
         self.sequences += 1;
-        let claim = Claim { caller: Caller::default(), owner: owner.into(), min_token: 0 };
+        let claim = Claim::new(Caller::default(), owner.into(), 0, None);
         let (id, wanted) = (Id::Name(name.into()), Wanted::Name(Box::new(claim)));
         let (sequence, key) = (self.sequences, key.map(str::to_owned));
         self.leave_job(|reply| {
@@ -609,7 +609,7 @@ fn one_bad_request_on_a_queue_does_not_fail_those_that_came_with_it() {
 fn a_request_is_repeated_while_its_client_waits_and_lapses_with_it() {
     alone(|| {
         let mut desk = Desk::open();
-        let claim = Claim { caller: Caller::default(), owner: "a".into(), min_token: 0 };
+        let claim = Claim::new(Caller::default(), "a".into(), 0, None);
         let (id, wanted) = (Id::Name("n".into()), Wanted::Name(Box::new(claim)));
         let mut held = desk.leave_job(|reply| {
             let (ttl_ms, key, wait, sequence) = (1_000_000, None, None, 1);
@@ -654,7 +654,7 @@ fn a_damaged_row_of_a_grant_to_take_back_or_of_a_request_fails_nobody_else() {
             desk.committer.file.db.conn().execute_batch(&sql).unwrap();
         };
         damage(&desk, "UPDATE litelease_resources SET token = 'x' WHERE name = 'n'");
-        let claim = Claim { caller: Caller::default(), owner: "a".into(), min_token: 0 };
+        let claim = Claim::new(Caller::default(), "a".into(), 0, None);
         let (id, wanted) = (Id::Name("asked".into()), Wanted::Name(Box::new(claim)));
         let mut held = desk.leave_job(|reply| {
             let (ttl_ms, key, wait, sequence) = (1_000_000, None, None, 100);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use litelease::{Error, Litelease};
+use litelease_wire::Waiter;
 
 use super::batch::{Batch, Served, lend, split};
 use super::expiry_schedule::ExpirySchedule;
@@ -47,6 +48,12 @@ impl WaitLists {
     /// Returns how many requests wait for this pool or name.
     pub(super) fn len_of(&self, id: &Id) -> usize {
         self.queues.get(id).map_or(0, Queue::len)
+    }
+
+    /// Returns the first requests that wait for this pool or name, in their order.
+    pub(super) fn first_of(&self, id: &Id, most: usize) -> Vec<Waiter> {
+        let jobs = self.queues.get(id).into_iter().flat_map(Queue::jobs);
+        jobs.filter_map(GrantJob::shown).take(most).collect()
     }
 
     /// Checks whether a claim of this name by this owner waits.

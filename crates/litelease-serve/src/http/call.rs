@@ -3,8 +3,9 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use litelease::{Grant, Identity, Scope};
+use litelease::{Error, Grant, Identity, Litelease, Scope};
 use litelease_wire::{self as wire, Call, Invalid, Key, Members, Request};
+use serde::Serialize;
 
 use super::App;
 use crate::access::{Caller, Which};
@@ -117,9 +118,26 @@ impl<'a> Context<'a> {
         self.perform(task(id, Box::new(work))).await
     }
 
+    /// Logs why an operator has done something, if that was done and the operator says so.
+    pub(super) fn log_reason(&self, about: &str, reason: Option<String>, done: Handled) -> Handled {
+        if let (Some(reason), Ok(response)) = (reason, &done) {
+            let (call, status) = (self.call.name, response.status);
+            tracing::info!(call, about, reason, status, "the reason of an operator");
+        }
+        done
+    }
+
     /// Sends a job to the committer and returns its answer as a response.
     pub(super) async fn ask(&self, job: impl FnOnce(crate::job::Reply) -> Job) -> Handled {
         Ok(self.app.ask(job).await?.respond(&no_id(), &self.app.jobs))
+    }
+
+    /// Reads queues or pools beside the committer, and answers with what was read.
+    pub(super) async fn answer_beside<T: Serialize + Send + 'static>(
+        &self,
+        read: impl FnOnce(&Litelease, i64) -> Result<T, Error> + Send + 'static,
+    ) -> Handled {
+        Ok(Response::json(200, &self.app.read_beside(read).await?))
     }
 
     /// Requests a slot, a name or an item, and returns the wait for it.

@@ -15,10 +15,10 @@ use crate::response::Response;
 
 impl Handle for Claim {
     async fn handle(self, context: Context<'_>) -> Handled {
-        let Claim { name, owner, ttl, wait, min_token } = self;
+        let Claim { name, owner, ttl, wait, min_token, note } = self;
         not_of_process("owner", &owner)?;
         let (app, caller, scope) = (context.app, context.caller, context.scope());
-        let claim = job::Claim { caller, owner, min_token: min_token.unwrap_or(0) };
+        let claim = job::Claim::new(caller, owner, min_token.unwrap_or(0), note);
         let (id, wanted) = (Id::Name(name.as_str().into()), Wanted::Name(Box::new(claim)));
         let answer = context.grant(&id, wanted, ttl, wait)?.await?;
         if !matches!(answer, Answer::NoneFree) {
@@ -68,7 +68,9 @@ impl Handle for Transfer {
 
 impl Handle for Break {
     async fn handle(self, context: Context<'_>) -> Handled {
-        context.on_id(Task::Name, Id::Name(self.name.into()), names::break_lease).await
+        let id = Id::Name(self.name.into());
+        let done = context.on_id(Task::Name, id.clone(), names::break_lease).await;
+        context.log_reason(&id, self.reason, done)
     }
 }
 
@@ -115,5 +117,6 @@ fn one(name: &str, state: NameState) -> Name {
         token: state.token,
         value,
         waiters: state.waiters,
+        waiting: Some(state.waiting).filter(|waiting| !waiting.is_empty()),
     }
 }

@@ -37,16 +37,28 @@ impl Context<'_> {
     }
 
     /// Changes one dead item, or all of them.
-    async fn on_dead(self, queue: String, change: ManyItems, id: Option<i64>) -> Handled {
-        let Some(id) = id else { return self.change_many(queue, change).await };
-        let key = self.request_key(&queue);
-        self.on_id(Task::Name, Id::Queue(queue.into()), move |file, queue, now_ms| {
-            items::change_one(file, queue, change, id, key.as_ref(), now_ms)
-        })
-        .await
+    async fn on_dead(
+        self,
+        queue: String,
+        change: ManyItems,
+        id: Option<i64>,
+        reason: Option<String>,
+    ) -> Handled {
+        let done = match id {
+            None => self.change_many(&queue, change).await,
+            Some(id) => {
+                let key = self.request_key(&queue);
+                let of_queue = Id::Queue(queue.as_str().into());
+                self.on_id(Task::Name, of_queue, move |file, queue, now_ms| {
+                    items::change_one(file, queue, change, id, key.as_ref(), now_ms)
+                })
+                .await
+            }
+        };
+        self.log_reason(&queue, reason, done)
     }
 
-    async fn change_many(self, queue: String, change: ManyItems) -> Handled {
+    async fn change_many(&self, queue: &str, change: ManyItems) -> Handled {
         let (caller, key, queue) = (self.caller, self.key.clone(), queue.into());
         let (after, count) = (None, 0);
         self.ask(|reply| Job::Many(ManyJob { caller, queue, change, after, count, key, reply }))
@@ -132,13 +144,13 @@ impl Handle for Bury {
 
 impl Handle for Redrive {
     async fn handle(self, context: Context<'_>) -> Handled {
-        context.on_dead(self.queue, ManyItems::Redrive, self.id).await
+        context.on_dead(self.queue, ManyItems::Redrive, self.id, self.reason).await
     }
 }
 
 impl Handle for Discard {
     async fn handle(self, context: Context<'_>) -> Handled {
-        context.on_dead(self.queue, ManyItems::Discard, self.id).await
+        context.on_dead(self.queue, ManyItems::Discard, self.id, self.reason).await
     }
 }
 
@@ -160,7 +172,7 @@ impl Handle for Cancel {
 
 impl Handle for DeleteQueue {
     async fn handle(self, context: Context<'_>) -> Handled {
-        context.change_many(self.queue, ManyItems::Delete).await
+        context.change_many(&self.queue, ManyItems::Delete).await
     }
 }
 
@@ -171,7 +183,7 @@ impl Handle for ListItems {
         let (after, limit) = (after.transpose()?, limit.unwrap_or(USUAL_PAGE));
         context.admit(Which::One(queue.as_str().into())).await?;
         let list = move |db: &_, now_ms| listings::items(db, &queue, after, limit, now_ms);
-        context.app.read_beside(list).await
+        context.answer_beside(list).await
     }
 }
 
@@ -182,6 +194,6 @@ impl Handle for ListQueues {
         context.admit(names.clone()).await?;
         let count =
             move |db: &_, now_ms| listings::queues(db, &names, after.as_deref(), limit, now_ms);
-        context.app.read_beside(count).await
+        context.answer_beside(count).await
     }
 }

@@ -1,15 +1,15 @@
 //! Calls on the slots of a pool that has a name. A client that may claim the name may use the pool.
 
-use litelease_wire::{ListSlots, SlotBorrow, SlotBreak, SlotRenew, SlotReturn};
+use litelease_wire::{ListPools, ListSlots, Pools, SlotBorrow, SlotBreak, SlotRenew, SlotReturn};
 
 use super::call::{Context, Handle, Handled, USUAL_PAGE, not_of_process, which, wrong_after};
 use super::pools;
 use crate::access::Which;
 use crate::answer::{Answer, PoolAnswer};
-use crate::committer::slots;
+use crate::committer::{Served, slots};
 use crate::job::{Id, JobError, NamedSlot, Task, Wanted};
-use crate::listings;
-use crate::response::HttpError;
+use crate::listings::{self, MOST_SHOWN};
+use crate::response::{HttpError, Response};
 use crate::secret::slot_key;
 
 /// Returns the pool of a name, for a client that may use it.
@@ -64,12 +64,13 @@ impl Handle for SlotReturn {
 
 impl Handle for SlotBreak {
     async fn handle(self, context: Context<'_>) -> Handled {
-        let id = pool_of(&context, &self.name).await?;
-        context
-            .on_id(Task::Pool, id, move |file, id, now_ms| {
-                slots::break_slot(file, id, self.position, self.token, now_ms)
-            })
-            .await
+        let SlotBreak { name, position, token, reason } = self;
+        let id = pool_of(&context, &name).await?;
+        let work = move |file: &Served<'_>, id: &str, now_ms| {
+            slots::break_slot(file, id, position, token, now_ms)
+        };
+        let done = context.on_id(Task::Pool, id, work).await;
+        context.log_reason(&name, reason, done)
     }
 }
 
@@ -83,14 +84,35 @@ impl Handle for ListSlots {
                 let list = move |db: &_, now_ms| {
                     listings::pools(db, &prefix, after.as_deref(), limit, now_ms)
                 };
-                context.app.read_beside(list).await
+                context.answer_beside(list).await
             }
             Which::One(name) => {
                 let from = after.map(|after| after.parse::<u32>().map_err(|_| wrong_after()));
                 let from = from.transpose()?.map_or(0, |after| i64::from(after) + 1);
                 let list = move |db: &_, now_ms| listings::slots(db, &name, from, limit, now_ms);
-                context.app.read_beside(list).await
+                context.answer_beside(list).await
             }
         }
+    }
+}
+
+impl Handle for ListPools {
+    async fn handle(self, context: Context<'_>) -> Handled {
+        let after = self.after.map(|after| after.parse().map_err(|_| wrong_after()));
+        let (after, limit) = (after.transpose()?.unwrap_or(-1), self.limit.unwrap_or(USUAL_PAGE));
+        // Most pools have no name, so this is for keys that may see every name.
+        context.admit(Which::Under("".into())).await?;
+        let list = move |db: &_, now_ms| listings::all_pools(db, after, limit, now_ms);
+        let (mut pools, next) = context.app.read_beside(list).await?;
+        // Requests that wait are in memory only.
+        let pools = context.app.read(false, move |reader| {
+            for (id, pool) in &mut pools {
+                let (waiters, waiting) = reader.waiting(&Id::Pool(id.as_str().into()), MOST_SHOWN);
+                pool.waiters = waiters;
+                pool.waiting = Some(waiting).filter(|waiting| !waiting.is_empty());
+            }
+            Ok(pools.into_iter().map(|(_, pool)| pool).collect())
+        });
+        Ok(Response::json(200, &Pools { next, pools: pools.await? }))
     }
 }
