@@ -549,7 +549,8 @@ def test_an_operator_redrives_discards_cancels_and_lists_what_is_in_a_queue(clie
     ]
     assert [(item.id, item.note, item.visible_at_ms) for item in queue.dead()] == [(first, "no", None), (second, "no", None)]
     assert abs(queue.items()[2].sent_at_ms - time.time() * 1000) < 60_000
-    assert (queue.redrive(third), queue.redrive(first), queue.discard(), queue.discard(first)) == (0, 1, 1, 0)
+    assert (queue.redrive(third), queue.redrive(first, reason="mended"), queue.discard(reason="old")) == (0, 1, 1)
+    assert queue.discard(first) == 0
     item = queue.receive(visibility=30)
     assert item is not None and item.id == first
     leased = queue.cancel(first)

@@ -35,7 +35,12 @@ pub fn pool_of_name(name: &str) -> String {
 
 /// Returns what a pool is called for people. A UUID is a secret, so a pool that has one is known by
 /// four characters of its hash, which tell few pools apart and open none.
-#[doc(hidden)]
+///
+/// ```
+/// # use litelease::pool_label;
+/// assert_eq!(pool_label("printer"), "printer");
+/// assert_eq!(pool_label("0b5b1f0e-1111-4222-8333-444455556666").len(), 4);
+/// ```
 pub fn pool_label(id: &str) -> String {
     let is_hex = |(at, byte): (usize, u8)| match at {
         8 | 13 | 18 | 23 => byte == b'-',
