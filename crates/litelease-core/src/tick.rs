@@ -155,8 +155,9 @@ impl fmt::Display for NewestTick {
 ///
 /// ```
 /// # use litelease_core::{DEFAULT_TICK_ATTEMPTS, TickRequest};
-/// let asked = TickRequest { tick_ms: 60, attempts: DEFAULT_TICK_ATTEMPTS };
-/// # assert_eq!(asked.attempts, 5);
+/// assert_eq!(TickRequest::from(60).attempts, DEFAULT_TICK_ATTEMPTS);
+/// let at_most_once = TickRequest { tick_ms: 60, attempts: 1 };
+/// # assert_eq!(at_most_once.tick_ms, 60);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TickRequest {
@@ -165,6 +166,12 @@ pub struct TickRequest {
     /// The number of grants it may have. The smallest number that any claimant gave counts; 1 means
     /// at most once.
     pub attempts: i64,
+}
+
+impl From<i64> for TickRequest {
+    fn from(tick_ms: i64) -> Self {
+        TickRequest { tick_ms, attempts: DEFAULT_TICK_ATTEMPTS }
+    }
 }
 
 /// The answer to a claim of a tick.

@@ -95,6 +95,9 @@ mod documents {
     #[doc = include_str!("../../../docs/sessions.md")]
     struct Sessions;
 
+    #[doc = include_str!("../../../docs/cron-on-several-machines.md")]
+    struct Cron;
+
     #[doc = include_str!("../../../docs/elections.md")]
     struct Elections;
 

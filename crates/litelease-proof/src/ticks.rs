@@ -1,7 +1,10 @@
 //! The verbs on ticks in scenario files, and how each player does them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use litelease::Leases;
+use litelease::rusqlite::{self, Connection, OptionalExtension};
 use litelease_core::{
     ClaimTickResult, DEFAULT_TICK_ATTEMPTS, FinishTickResult, Lease, NewestTick, Refusal, Row,
     State, Term, Tick, TickChange, TickOutcome, TickRequest, TickResult, forget_tick,
@@ -193,4 +196,144 @@ fn busy<S: AsRef<str>>(current: &Lease<S>) -> String {
 
 fn previous(previous_ms: Option<i64>) -> String {
     previous_ms.map_or(String::new(), |previous_ms| format!(" previous {previous_ms}"))
+}
+
+/// Does a step on a handle of the crate.
+pub(crate) fn perform(
+    leases: &Leases,
+    now_ms: i64,
+    action: &TickAction,
+) -> litelease::Result<String> {
+    let leases = leases.at(now_ms);
+    Ok(match action {
+        TickAction::Claim { name, owner, tick_ms, ttl_ms, attempts } => {
+            let asked = TickRequest { tick_ms: *tick_ms, attempts: *attempts };
+            let ttl = Duration::from_millis(ttl_ms.unsigned_abs());
+            leases.claim_tick(name, owner, ttl, asked)?.to_text()
+        }
+        TickAction::Tick { name, tick_ms } => leases.tick(name, *tick_ms)?.to_text(),
+        TickAction::Finish { name, token, outcome } => {
+            leases.finish_tick((name.as_str(), *token), *outcome)?.to_text()
+        }
+        TickAction::Skip { name, until_ms, breaks } => {
+            leases.skip_ticks(name, *until_ms, *breaks)?.to_text()
+        }
+        TickAction::Again { name } => leases.tick_again(name)?.to_text(),
+        TickAction::Forget { name } => match leases.forget_tick(name)? {
+            TickChange::Changed(_) => "forgotten".into(),
+            other => other.to_text(),
+        },
+        TickAction::Ticks { name } => told(leases.newest_tick(name)?.map(|info| info.tick)),
+    })
+}
+
+/// A row of `litelease_ticks`.
+struct Listed {
+    newest: String,
+    done_ms: Option<i64>,
+    attempt: i64,
+    attempts: i64,
+    token: Option<i64>,
+    expires_at_ms: Option<i64>,
+    is_final: bool,
+    tick_ms: i64,
+}
+
+fn listed(connection: &Connection, name: &str, now_ms: i64) -> rusqlite::Result<Option<Listed>> {
+    let sql = "SELECT tick_ms, state, done_ms, attempt, attempts, token, expires_at_ms
+               FROM litelease_ticks(?2) WHERE name = ?1";
+    let row = |row: &rusqlite::Row<'_>| {
+        let (tick_ms, state): (i64, String) = (row.get(0)?, row.get(1)?);
+        Ok(Listed {
+            newest: format!("{tick_ms} {state}"),
+            done_ms: row.get(2)?,
+            attempt: row.get(3)?,
+            attempts: row.get(4)?,
+            token: row.get(5)?,
+            expires_at_ms: row.get(6)?,
+            is_final: state != "open",
+            tick_ms,
+        })
+    };
+    connection.query_row(sql, (name, now_ms), row).optional()
+}
+
+/// Does a step by SQL functions, which answer a number or NULL, and reads the rest.
+pub(crate) fn call(
+    connection: &Connection,
+    now_ms: i64,
+    action: &TickAction,
+) -> rusqlite::Result<String> {
+    let name = action.name();
+    let before = listed(connection, name, now_ms)?;
+    let ask = |sql: &str, values: &[&dyn rusqlite::ToSql]| {
+        connection.query_row(sql, values, |row| row.get::<_, Option<i64>>(0))
+    };
+    let answer = match action {
+        TickAction::Claim { owner, tick_ms, ttl_ms, attempts, .. } => ask(
+            "SELECT litelease_claim_tick(?, ?, ?, ?, ?, ?)",
+            &[&name, owner, ttl_ms, tick_ms, attempts, &now_ms],
+        ),
+        TickAction::Tick { tick_ms, .. } => {
+            ask("SELECT litelease_tick(?, ?, ?)", &[&name, tick_ms, &now_ms])
+        }
+        TickAction::Finish { token, outcome, .. } => {
+            let has_failed = *outcome == TickOutcome::Failed;
+            let sql = "SELECT litelease_finish_tick(?, ?, ?, ?)";
+            ask(sql, &[&name, token, &has_failed, &now_ms])
+        }
+        TickAction::Skip { until_ms, breaks, .. } => {
+            ask("SELECT litelease_tick_skip(?, ?, ?, ?)", &[&name, until_ms, breaks, &now_ms])
+        }
+        TickAction::Again { .. } => ask("SELECT litelease_tick_again(?, ?)", &[&name, &now_ms]),
+        TickAction::Forget { .. } => ask("SELECT litelease_tick_forget(?, ?)", &[&name, &now_ms]),
+        TickAction::Ticks { .. } => {
+            return Ok(before.map_or("none".into(), |row| {
+                let Listed { newest, attempt, attempts, done_ms, .. } = row;
+                format!("tick {newest} attempt {attempt} of {attempts}{}", previous(done_ms))
+            }));
+        }
+    };
+    let answer = match answer {
+        Err(error) if error.to_string().contains("more than a minute ahead of") => {
+            return Ok("in future".into());
+        }
+        answer => answer?,
+    };
+    let after = listed(connection, name, now_ms)?;
+    let newest = after.as_ref().map_or(String::new(), |row| row.newest.clone());
+    Ok(match (action, answer, after) {
+        (_, None, after) => {
+            let sql =
+                "SELECT owner, token, expires_at_ms FROM litelease_leases(?2) WHERE name = ?1";
+            let lease = connection.query_row(sql, (name, now_ms), |row| {
+                let (owner, token, until): (String, i64, i64) =
+                    (row.get(0)?, row.get(1)?, row.get(2)?);
+                Ok(format!("busy {} {token} until {until}", shown(&owner)))
+            })?;
+            let is_claim = matches!(action, TickAction::Claim { .. });
+            let running = after.filter(|row| is_claim && row.expires_at_ms.is_some());
+            let runs = running.map(|row| format!(" runs {}", row.tick_ms));
+            format!("{lease}{}", runs.unwrap_or_default())
+        }
+        (TickAction::Claim { .. } | TickAction::Tick { .. }, Some(0), _) => {
+            format!("taken {newest}")
+        }
+        (TickAction::Claim { .. }, Some(token), Some(row)) => {
+            let until = row.expires_at_ms.unwrap_or_default();
+            let previous = previous(row.done_ms);
+            format!("acquired {token} until {until} attempt {}{previous}", row.attempt)
+        }
+        (TickAction::Tick { .. }, Some(1), _) => "first".into(),
+        (TickAction::Finish { token, .. }, Some(1), _) => {
+            let was_over = before.is_some_and(|row| row.is_final && row.token == Some(*token));
+            if was_over { "finished before".into() } else { "finished".into() }
+        }
+        (TickAction::Forget { .. }, Some(1), None) => "forgotten".into(),
+        (TickAction::Skip { .. } | TickAction::Again { .. }, Some(1), _) => {
+            format!("newest {newest}")
+        }
+        (_, Some(0), _) => "none".into(),
+        (_, answer, _) => format!("unexpected {answer:?}"),
+    })
 }

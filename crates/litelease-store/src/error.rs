@@ -140,6 +140,15 @@ pub enum Error<E = Failure> {
         /// The clock.
         now_ms: i64,
     },
+    /// A tick is more than a minute ahead of the clock. In SQL, where no answer can say so.
+    TickInFuture {
+        /// The name.
+        name: String,
+        /// The tick that was asked for.
+        tick_ms: i64,
+        /// The clock.
+        now_ms: i64,
+    },
     /// A tick was to be begun and finished at once while a holder is at work on one. Nothing was
     /// written.
     TickHeld {
@@ -245,6 +254,7 @@ impl<E> Error<E> {
             Error::InvalidDelay { .. } => "InvalidDelay",
             Error::InvalidAttempts { .. } => "InvalidAttempts",
             Error::TickAhead { .. } => "TickAhead",
+            Error::TickInFuture { .. } => "TickInFuture",
             Error::TickHeld { .. } => "TickHeld",
             Error::StaleTick { .. } => "StaleTick",
             Error::StaleReceipt { .. } => "StaleReceipt",
@@ -291,6 +301,9 @@ impl<E> Error<E> {
             Error::InvalidAttempts { max_attempts } => Error::InvalidAttempts { max_attempts },
             Error::TickAhead { name, tick_ms, now_ms } => {
                 Error::TickAhead { name, tick_ms, now_ms }
+            }
+            Error::TickInFuture { name, tick_ms, now_ms } => {
+                Error::TickInFuture { name, tick_ms, now_ms }
             }
             Error::TickHeld { name, tick_ms } => Error::TickHeld { name, tick_ms },
             Error::StaleTick { name, token, newest } => Error::StaleTick { name, token, newest },
@@ -475,6 +488,11 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                 let refusal = Refusal::TickAhead { tick_ms: *tick_ms, now_ms: *now_ms };
                 write!(f, "{}: {refusal}", Short(name))
             }
+            Error::TickInFuture { name, tick_ms, now_ms } => write!(
+                f,
+                "{}: the tick {tick_ms} is more than a minute ahead of the clock, which says {now_ms}",
+                Short(name)
+            ),
             Error::TickHeld { name, tick_ms } => {
                 write!(f, "{}: {}", Short(name), Refusal::TickHeld { tick_ms: *tick_ms })
             }

@@ -167,7 +167,9 @@ fn as_failure(verb: &Verb, error: Error) -> Failure {
     match error {
         Error::Sqlite(failure) | Error::CommitUnknown(failure) => Failure { message, ..failure },
         // As for a write that a guard refuses, so that a caller can tell it from a mistake.
-        Error::StaleReceipt { .. } => Failure { code: code::CONSTRAINT, message },
+        Error::StaleReceipt { .. } | Error::StaleTick { .. } => {
+            Failure { code: code::CONSTRAINT, message }
+        }
         _ => complaint(message),
     }
 }
