@@ -14,7 +14,7 @@ PLANTED := --config build.rustc-workspace-wrapper=\"scripts/planted\"
 QUICK := scripts/build "building the command litelease" build --profile quick -p litelease-cli --no-default-features
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo cluster-demo setup test test-begins deny deny-if-installed test-rust test-integrations test-hosts test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
+.PHONY: setup-release package reproducible sbom oldest-rust release release-upload lint-workflows help run demo cluster-demo setup test test-begins deny deny-if-installed test-rust test-integrations test-hosts test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -53,10 +53,13 @@ deny: ## check licences, sources and duplicates of what the published crates lin
 	@echo "==> checking licences, sources and duplicate crates"
 	@cargo deny --locked --log-level error check --hide-inclusion-graph bans licenses sources
 
+setup-release: ## install what checks and lists the dependencies of a release: cargo-deny and cargo-cyclonedx
+	@for tool in cargo-deny cargo-cyclonedx; do command -v $$tool >/dev/null || cargo install --locked --quiet $$tool; done
+
 # It takes minutes to build cargo-deny, so the tests do not install it.
 deny-if-installed:
 	@if cargo deny --version >/dev/null 2>&1; then $(MAKE) --no-print-directory deny; \
-	else echo "==> skipped: licences and duplicate crates (cargo install --locked cargo-deny, then make deny)"; fi
+	else echo "==> skipped: licences and duplicate crates (make setup-release deny)"; fi
 
 test-rust: ## the Rust part of the tests
 	@scripts/setup cc strace sqlite3 redis-server initdb pgbouncer etcd openssl faketime ip pgrep curl node ruby ruby-sqlite3
@@ -94,12 +97,15 @@ first-minute: build-ext ## what a newcomer types first, on six paths, with times
 	@scripts/build "building the command litelease" build -p litelease-cli $(PLANTED)
 	@scripts/first-minute
 
-lint: ## formatting, clippy and documentation, without a warning
+lint: lint-workflows ## formatting, clippy and documentation, without a warning
 	@scripts/setup cc cargo-fmt cargo-clippy
 	@echo "==> checking the formatting"
 	@cargo fmt --all --check
 	@scripts/build "checking with clippy" clippy --workspace --all-targets -- -D warnings --cfg planted
 	@scripts/build "building the documentation" doc --workspace --no-deps
+
+lint-workflows: ## check the workflow files of the forge against their schema, which comes with the tool
+	@scripts/lint-workflows
 
 build-cli: ## build the command, target/release/litelease
 	@scripts/setup cc
@@ -121,15 +127,39 @@ smoke-ext: build-ext ## take it through its life in the sqlite3 shell and python
 
 dist: dist-ext ## a .deb, a tarball with a static program and the extension in dist/, with their checksums
 	@scripts/setup cc musl-gcc
-	@scripts/dist deb tarball
+	@eval "$$(scripts/release-flags)"; scripts/dist deb tarball
 
-dist-ext: build-ext ## put it into dist/, named after the platform, with its checksum
+dist-ext: ## build the extension into dist/, named after the platform, with its checksum
+	@scripts/setup cc
+	@eval "$$(scripts/release-flags)"; scripts/build "building the extension" build --release -p litelease-extension
 	@scripts/dist-ext
 
 python-wheel: ## build the wheel of the Python package into dist/, and try it where there is no Rust
 	@scripts/setup cc
 	@scripts/setup-python
-	@scripts/python-wheel
+	@eval "$$(scripts/release-flags)"; scripts/python-wheel
+
+package: ## pack the crates as they would be published, build each, and a stranger's program on them
+	@scripts/setup cc
+	@scripts/package
+
+reproducible: ## build the extension and the command in two folders, and compare the bytes
+	@scripts/setup cc
+	@scripts/reproducible
+
+sbom: ## list all that is linked into the command, the extension and the crate, in dist/ (CycloneDX)
+	@scripts/sbom
+
+oldest-rust: ## check the library and the command with the oldest Rust that is promised (rustup fetches it)
+	@scripts/oldest-rust
+
+release: dist python-wheel sbom ## build what a release consists of into dist/, and check version and changelog (TAG=v0.1.0)
+	@scripts/check-release $(TAG)
+
+release-upload: ## attach dist/ to the release of TAG on the forge, which it makes if need be (by gh)
+	@scripts/check-release $(TAG)
+	@gh release view $(TAG) >/dev/null 2>&1 || gh release create $(TAG) --verify-tag --title "Litelease $(TAG)" --notes-file dist/notes.md
+	@gh release upload $(TAG) --clobber $$(find dist -maxdepth 1 -type f ! -name notes.md)
 
 torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending in one table
 	@scripts/setup cc strace

@@ -375,7 +375,7 @@ def told(answer: object) -> str:
     if isinstance(answer, Transferred):
         return f"transferred {grant(answer.lease)}"
     if isinstance(answer, Broken):
-        return f"broken {answer.killed}"
+        return f"broken {answer.token}"
     assert isinstance(answer, Rejected)
     if answer.reason is Reason.HELD_BY:
         assert answer.current is not None

@@ -365,7 +365,7 @@ impl From<ReleaseResult> for Verdict<(String, i64)> {
 impl From<BreakResult> for Verdict<(String, i64)> {
     fn from(result: BreakResult) -> Self {
         match result {
-            BreakResult::Broken { owner, killed } => Verdict::Done((owner, killed)),
+            BreakResult::Broken { owner, token } => Verdict::Done((owner, token)),
             BreakResult::Rejected { reason, current } => Verdict::rejected(&reason, current),
         }
     }

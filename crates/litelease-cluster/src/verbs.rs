@@ -242,7 +242,7 @@ impl Cluster {
     /// # use litelease_cluster::*;
     /// # let cluster = Cluster::on(MemoryEngine::new());
     /// cluster.claim("scheduler", "a", Duration::from_secs(30))?;
-    /// assert!(matches!(cluster.break_lease("scheduler")?, BreakResult::Broken { killed: 1, .. }));
+    /// assert!(matches!(cluster.break_lease("scheduler")?, BreakResult::Broken { token: 1, .. }));
     /// assert_eq!(cluster.token("scheduler")?, Some(2));
     /// # Ok::<(), litelease_cluster::Error>(())
     /// ```

@@ -117,8 +117,8 @@ pub enum TransferResult<S = String> {
 ///
 /// ```
 /// # use litelease_core::BreakResult;
-/// let answer = BreakResult::Broken { owner: "a", killed: 3 }.into_owned();
-/// assert!(matches!(answer, BreakResult::Broken { killed: 3, .. }));
+/// let answer = BreakResult::Broken { owner: "a", token: 3 }.into_owned();
+/// assert!(matches!(answer, BreakResult::Broken { token: 3, .. }));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a break may have been rejected"]
@@ -127,8 +127,8 @@ pub enum BreakResult<S = String> {
     Broken {
         /// The owner whose lease was broken.
         owner: S,
-        /// The token that is now superseded.
-        killed: i64,
+        /// The token of that lease, which is superseded now.
+        token: i64,
     },
     /// Nothing was changed: there was nothing live to break.
     Rejected {
@@ -428,8 +428,8 @@ impl BreakResult<&str> {
     #[inline]
     pub fn into_owned(self) -> BreakResult {
         match self {
-            BreakResult::Broken { owner, killed } => {
-                BreakResult::Broken { owner: owner.into(), killed }
+            BreakResult::Broken { owner, token } => {
+                BreakResult::Broken { owner: owner.into(), token }
             }
             BreakResult::Rejected { reason, current } => {
                 BreakResult::Rejected { reason, current: current.map(Lease::into_owned) }

@@ -259,7 +259,7 @@ pub fn transfer<'a, 'q: 'a>(
 /// # use litelease_core::{BreakResult, Row, State, break_lease};
 /// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
 /// let step = break_lease(row, 120, 0)?;
-/// assert_eq!(step.answer, BreakResult::Broken { owner: "a", killed: 1 });
+/// assert_eq!(step.answer, BreakResult::Broken { owner: "a", token: 1 });
 /// assert_eq!(step.write, State::stored(2, None, None));
 ///
 /// // A file that grants nothing any more still has the largest number, which is never granted.
@@ -275,7 +275,7 @@ pub fn break_lease(
     match row.live(now_ms) {
         Some(lease) => Ok(Step::write(
             State::free(row.ungranted_token(floor)?),
-            BreakResult::Broken { owner: lease.owner, killed: lease.token },
+            BreakResult::Broken { owner: lease.owner, token: lease.token },
         )),
         None => {
             let reason = row.why_not(None, now_ms);

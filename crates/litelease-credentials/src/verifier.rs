@@ -69,7 +69,7 @@ pub struct Verified {
     pub key_id: String,
 }
 
-/// Where the keys come from.
+/// The source of the keys.
 #[derive(Clone, Debug)]
 enum Source {
     Set(KeySet),
@@ -80,7 +80,7 @@ enum Source {
 type Stamp = (u64, u64, u64, i64, i64, i64, i64);
 
 impl Verifier {
-    /// Makes a verifier with a set of keys that stays as it is.
+    /// Makes a verifier with a fixed set of keys.
     ///
     /// ```
     /// use litelease_credentials::{Error, KeySet, Verifier};

@@ -24,7 +24,7 @@ pub struct SystemClock;
 
 #[cfg(target_os = "linux")]
 const COUNTS_SLEEP: libc::clockid_t = libc::CLOCK_BOOTTIME;
-// On macOS this one counts sleep. Elsewhere there is no better one.
+// On macOS this clock counts suspend. Other systems without the first clock have no better one.
 #[cfg(not(target_os = "linux"))]
 const COUNTS_SLEEP: libc::clockid_t = libc::CLOCK_MONOTONIC;
 

@@ -295,7 +295,7 @@ enum Outcome {
     Renewed { token: i64, since_ms: i64 },
     Released { token: i64 },
     Transferred { token: i64 },
-    Broken { killed: i64 },
+    Broken { token: i64 },
     Purged,
     Busy { owner: String, token: i64 },
     Rejected(Reason),
@@ -689,8 +689,8 @@ impl World {
             }
             Outcome::Released { token } => took_effect(token)?,
             Outcome::Transferred { token } => took_effect(token)?,
-            Outcome::Broken { killed } => {
-                let is_larger = running.applied.is_some_and(|token| token > killed);
+            Outcome::Broken { token } => {
+                let is_larger = running.applied.is_some_and(|applied| applied > token);
                 demand(is_larger || running.is_lost, "what is answered is what is stored")?;
             }
             Outcome::Purged => {}
@@ -783,7 +783,7 @@ fn perform(cluster: &Cluster, verb: Verb, at: usize, lease: Option<(i64, i64)>) 
             TransferResult::Rejected { reason, .. } => Outcome::Rejected(reason),
         }),
         Verb::Break => cluster.break_lease(NAME).map(|broken| match broken {
-            BreakResult::Broken { killed, .. } => Outcome::Broken { killed },
+            BreakResult::Broken { token, .. } => Outcome::Broken { token },
             BreakResult::Rejected { reason, .. } => Outcome::Rejected(reason),
         }),
         Verb::Purge => cluster.purge(i64::MAX).map(|_| Outcome::Purged),

@@ -123,7 +123,7 @@ impl<S: AsRef<str>> ToText for TransferResult<S> {
 impl<S: AsRef<str>> ToText for BreakResult<S> {
     fn to_text(&self) -> String {
         match self {
-            BreakResult::Broken { killed, .. } => format!("broken {killed}"),
+            BreakResult::Broken { token, .. } => format!("broken {token}"),
             BreakResult::Rejected { reason, current } => rejected(reason, current),
         }
     }

@@ -14,7 +14,7 @@ use crate::model::{PROTECTIONS, search};
 use crate::mutant::TheRule;
 use crate::power_cut::{Epoch, Journals, Setting, Tally, cut_power, cut_power_of_shared};
 use crate::queue_cut::cut_power_of_queues;
-use crate::rig::{Dice, tell};
+use crate::rig::{Dice, report};
 use crate::shards::history;
 use crate::tick_model;
 
@@ -116,7 +116,7 @@ impl Watch {
     /// Shows how far a proof has come.
     pub fn show(&self, progress: &str) {
         let left = self.until.saturating_duration_since(Instant::now()).as_secs();
-        tell(&format!("  {}: {progress} ({left} s left)", self.name));
+        report(&format!("  {}: {progress} ({left} s left)", self.name));
     }
 }
 
@@ -125,13 +125,13 @@ impl Watch {
 pub fn run(minutes: f64, seed: u64, names: &[&str]) -> bool {
     let chosen = |proof: &&Proof| names.is_empty() || names.contains(&proof.name);
     let shares: u32 = PROOFS.iter().filter(chosen).map(|proof| proof.share).sum();
-    tell(&format!("torture: {minutes} minutes, LITELEASE_SEED={seed}"));
+    report(&format!("torture: {minutes} minutes, LITELEASE_SEED={seed}"));
     let mut table = Vec::new();
     for proof in PROOFS.iter().filter(chosen) {
         let start = Instant::now();
         let time =
             Duration::from_secs_f64(60.0 * minutes * f64::from(proof.share) / f64::from(shares));
-        tell(&format!("{} ({} s)", proof.name, time.as_secs()));
+        report(&format!("{} ({} s)", proof.name, time.as_secs()));
         let watch = Watch { until: start + time, seed, name: proof.name };
         let outcome = (proof.run)(&watch);
         table.push((proof.name, start.elapsed(), outcome));
@@ -160,7 +160,7 @@ fn power_cuts(watch: &Watch) -> Outcome {
         if tally.repeated > 0 || is_damaged || is_lost {
             found.push(format!("{setting}: {tally}: {}", tally.first.clone().unwrap_or_default()));
         }
-        tell(&format!("  {setting}: {tally}"));
+        report(&format!("  {setting}: {tally}"));
         all.add(tally);
     }
     Outcome { tried: all.to_string(), found }
@@ -178,7 +178,7 @@ fn power_cuts_shared(watch: &Watch) -> Outcome {
             let first = tally.first.clone().unwrap_or_default();
             found.push(format!("{journals:?}: {tally}: {first}"));
         }
-        tell(&format!("  {journals:?}: {tally}"));
+        report(&format!("  {journals:?}: {tally}"));
         all.add(tally);
     }
     Outcome { tried: all.to_string(), found }
@@ -195,7 +195,7 @@ fn power_cuts_queues(watch: &Watch) -> Outcome {
         if tally.repeated > 0 || is_damaged || is_lost {
             found.push(format!("{setting}: {tally}: {}", tally.first.clone().unwrap_or_default()));
         }
-        tell(&format!("  {setting}: {tally}"));
+        report(&format!("  {setting}: {tally}"));
         all.add(tally);
     }
     Outcome { tried: all.to_string(), found }
@@ -214,7 +214,7 @@ fn power_cuts_without_epoch(watch: &Watch) -> Outcome {
             found
                 .push(format!("{setting}: no token came back, so the cuts prove nothing: {tally}"));
         }
-        tell(&format!("  {setting}: {tally}"));
+        report(&format!("  {setting}: {tally}"));
         all.add(tally);
     }
     Outcome { tried: format!("{all}, as must be"), found }
@@ -326,7 +326,7 @@ pub fn again_and_again(watch: &Watch, test: &str, filter: &str) -> Outcome {
                 let text = String::from_utf8_lossy(&text).into_owned();
                 let panic = text.lines().skip_while(|line| !line.contains("panicked")).take(3);
                 found.push(format!("seed {seed}: {}", panic.collect::<Vec<_>>().join(" ")));
-                tell(&text);
+                report(&text);
             }
             Err(error) => found.push(format!("cargo does not run: {error}")),
         }

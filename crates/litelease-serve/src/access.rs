@@ -49,11 +49,11 @@ impl AccessKey {
     }
 
     /// Takes a key that was made before.
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn from_text(text: &str) -> Self {
         AccessKey(text.into())
     }
 
-    /// Returns the text of the key, for the one who is to have it.
+    /// Returns the text of the key, to be given to the client.
     pub fn show(&self) -> &str {
         &self.0
     }
@@ -82,7 +82,7 @@ pub(crate) struct Caller(Option<KeyHash>);
 
 impl Caller {
     /// Reads the key of a request.
-    pub(crate) fn of(head: &Head<'_>) -> Self {
+    pub(crate) fn from_head(head: &Head<'_>) -> Self {
         let value = head.one("authorization").ok().flatten().and_then(text);
         let key = value.and_then(|value| value.split_once(' ')).and_then(|(scheme, key)| {
             scheme.eq_ignore_ascii_case("bearer").then(|| key.trim().as_bytes())
@@ -101,7 +101,7 @@ impl Caller {
     }
 
     #[cfg(test)]
-    pub(crate) fn of_key(key: &str) -> Self {
+    pub(crate) fn from_key(key: &str) -> Self {
         Caller(Some(hash(key.as_bytes())))
     }
 }
@@ -137,30 +137,30 @@ impl Which {
 pub(crate) enum Names<'a> {
     One(&'a str),
     Under(&'a str),
-    /// Any one, whichever.
+    /// At least one name, whichever.
     Some,
 }
 
-/// Who may do what.
+/// The access keys of a server, and what each allows.
 pub(crate) enum Keys {
-    /// Everybody may do everything.
+    /// The server has no keys: every client may do everything.
     Open,
     /// The keys of a file.
     Known(HashMap<KeyHash, Access>),
-    /// The keys cannot be read, so nobody may do anything.
+    /// The keys cannot be read, so no client may do anything.
     Unreadable,
 }
 
-/// What one key may do.
+/// The permissions of one key, and when it expires.
 pub(crate) struct Access {
     allow: Vec<Permission>,
     expires_at_ms: Option<i64>,
 }
 
 impl Keys {
-    pub(crate) fn of(rows: &[AccessRow]) -> Self {
+    pub(crate) fn from_rows(rows: &[AccessRow]) -> Self {
         let access = |row: &AccessRow| {
-            // What cannot be read allows nothing.
+            // A line that cannot be parsed allows nothing.
             let allow = row.allow.lines().filter_map(|line| Permission::parse(line).ok());
             let access = Access { allow: allow.collect(), expires_at_ms: row.expires_at_ms };
             Some((KeyHash::try_from(&*row.hash).ok()?, access))
@@ -211,13 +211,13 @@ mod tests {
     use super::*;
 
     fn row(key: &str, allow: &str, expires_at_ms: Option<i64>) -> AccessRow {
-        let (name, hash) = (key.to_owned(), AccessKey::of(key).hash().to_vec());
+        let (name, hash) = (key.to_owned(), AccessKey::from_text(key).hash().to_vec());
         AccessRow { name, hash, allow: allow.into(), created_at_ms: 0, expires_at_ms }
     }
 
     fn bearing(value: &str) -> Caller {
         let header = httparse::Header { name: "Authorization", value: value.as_bytes() };
-        Caller::of(&Head {
+        Caller::from_head(&Head {
             method: "GET",
             path: "/",
             query: "",
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_key_counts_until_it_expires_and_for_what_it_allows() {
-        let keys = Keys::of(&[
+        let keys = Keys::from_rows(&[
             row("k", "observe:a/*\nnonsense\n", Some(150)),
             row("all", "observe:*", None),
         ]);
@@ -257,6 +257,6 @@ mod tests {
 
     #[test]
     fn a_key_is_not_in_its_debug_text() {
-        assert_eq!(format!("{:?}", AccessKey::of("secret")), "AccessKey(…)");
+        assert_eq!(format!("{:?}", AccessKey::from_text("secret")), "AccessKey(…)");
     }
 }

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// use litelease_cluster::{Cluster, MemoryEngine};
 /// use litelease_serve::{AccessKey, ClusterAccess};
 ///
-/// let access = ClusterAccess::of(Cluster::on(MemoryEngine::new()));
+/// let access = ClusterAccess::new(Cluster::on(MemoryEngine::new()));
 /// let key = AccessKey::generate().unwrap();
 /// assert!(access.add("ci", &key.hash(), "claim:backup/*", None)?);
 /// assert_eq!(access.list()?[0].name, "ci");
@@ -40,7 +40,7 @@ pub struct ClusterAccess {
 
 impl ClusterAccess {
     /// Returns the access keys on an engine.
-    pub fn of(cluster: Cluster) -> Self {
+    pub fn new(cluster: Cluster) -> Self {
         ClusterAccess { cluster }
     }
 
@@ -82,13 +82,13 @@ impl ClusterAccess {
         })
     }
 
-    /// Stores a key in the place of one of the same name.
+    /// Replaces the key of this name, or adds it.
     fn put(&self, name: &str, hash: &[u8], allow: &str) -> Result<(), OpenError> {
         self.remove(name)?;
         self.add(name, hash, allow, None).map(drop)
     }
 
-    /// Changes a key, while nobody else does.
+    /// Changes a key under a lease, so that other programs wait before they change one.
     fn change(
         &self,
         decide: impl Fn(&[AccessRow]) -> Option<(Vec<u8>, Option<Vec<u8>>)>,

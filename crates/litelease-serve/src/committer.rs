@@ -71,15 +71,15 @@ pub(crate) struct Committer {
 impl Committer {
     pub(crate) fn new(
         db: Litelease,
-        mark: HighWater,
+        high_water: HighWater,
         lock: Option<ServerLock>,
         options: &Options,
         answers: Answers,
         changes: broadcast::Sender<Changed>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let file = ServedFile::new(db, Some(mark), lock, options, Arc::clone(&metrics));
-        Committer::of(file, options, answers, changes, metrics)
+        let file = ServedFile::new(db, Some(high_water), lock, options, Arc::clone(&metrics));
+        Committer::on(file, options, answers, changes, metrics)
     }
 
     /// Returns the committer of a server that writes to an engine.
@@ -91,10 +91,10 @@ impl Committer {
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
         let file = ServedFile::mirrored(mirror, options, Arc::clone(&metrics))?;
-        Ok(Committer::of(file, options, answers, changes, metrics))
+        Ok(Committer::on(file, options, answers, changes, metrics))
     }
 
-    fn of(
+    fn on(
         file: ServedFile,
         options: &Options,
         answers: Answers,
@@ -123,7 +123,7 @@ impl Committer {
         // The last client may have left a grant behind. If it cannot be returned now, it expires.
         self.undelivered.resume();
         self.commit(jobs);
-        self.file.sync_mark();
+        self.file.sync_high_water();
     }
 
     /// Waits for a job, or until something is due without one, and does it. Returns false once
@@ -142,11 +142,11 @@ impl Committer {
             self.announce(None);
         }
         self.commit(jobs);
-        self.answer_looks();
+        self.answer_inspections();
         self.answer_reads();
         self.answer_readies();
-        if self.file.mark_due_in().is_some_and(|due| due.is_zero()) {
-            self.file.sync_mark();
+        if self.file.high_water_due_in().is_some_and(|due| due.is_zero()) {
+            self.file.sync_high_water();
         }
         self.metrics.waiters(self.waiting.len());
         true
@@ -160,7 +160,7 @@ impl Committer {
             false => IDLE,
         };
         let requests = self.requests.due_in(self.clock);
-        let others = [self.file.mark_due_in(), self.undelivered.due_in(), requests];
+        let others = [self.file.high_water_due_in(), self.undelivered.due_in(), requests];
         others.into_iter().flatten().fold(patience, Duration::min)
     }
 
@@ -174,15 +174,15 @@ impl Committer {
     /// Takes a job in. Jobs that need no transaction and no answer are done at once.
     fn take(&mut self, job: Job) {
         match job {
-            Job::Look { id, with_slots, reply } => {
-                self.inbox.looks.push_back((id, with_slots, reply));
+            Job::Inspect { id, with_slots, reply } => {
+                self.inbox.inspections.push_back((id, with_slots, reply));
             }
             // Others wait for a short one.
             Job::Read { read, is_first: true } => self.inbox.reads.push_front(read),
             Job::Read { read, is_first: false } => self.inbox.reads.push_back(read),
             Job::Ready(reply) => self.inbox.readies.push(reply),
-            Job::Leave { id, place } => {
-                if self.waiting.leave(&id, place) {
+            Job::Leave { id, sequence } => {
+                if self.waiting.leave(&id, sequence) {
                     self.announce(Some(id));
                 }
             }
@@ -319,7 +319,7 @@ impl Committer {
             }
         }
         batch.unfinished.into_iter().for_each(|job| self.inbox.push(job));
-        self.file.raise_mark(newest, last_name);
+        self.file.raise_high_water(newest, last_name);
         self.hand_over(batch.answers);
         batch.changed.sort_unstable();
         batch.changed.dedup();
@@ -374,19 +374,19 @@ impl Committer {
         let _ = self.changes.send(changed);
     }
 
-    fn answer_looks(&mut self) {
+    fn answer_inspections(&mut self) {
         let (started, mut answers) = (Instant::now(), Vec::new());
         while started.elapsed() < MAX_READ_TIME
-            && let Some((id, with_slots, reply)) = self.inbox.looks.pop_front()
+            && let Some((id, with_slots, reply)) = self.inbox.inspections.pop_front()
         {
-            answers.push(Answered { answer: self.look(&id, with_slots), id, reply });
+            answers.push(Answered { answer: self.inspect(&id, with_slots), id, reply });
         }
         if !answers.is_empty() {
             self.hand_over(answers);
         }
     }
 
-    fn look(&self, id: &Id, with_slots: bool) -> Result<Answer, JobError> {
+    fn inspect(&self, id: &Id, with_slots: bool) -> Result<Answer, JobError> {
         let now_ms = (self.clock)();
         match self.file.snapshot(id, with_slots, now_ms) {
             Ok(Some((info, None))) => Ok(PoolAnswer::pool(id, info).into()),

@@ -35,7 +35,7 @@ pub enum OpenError {
         path: PathBuf,
         /// Its newest token.
         newest: i64,
-        /// The newest token that was answered, from the file `.mark` beside it.
+        /// The newest token that was answered, from the file `.high-water` beside it.
         granted: i64,
     },
     /// Another server serves the file.
@@ -61,8 +61,8 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The high-water mark beside it cannot be read or written.
-    Mark {
-        /// The path of the mark.
+    HighWater {
+        /// The path of its file.
         path: PathBuf,
         /// The error of the system.
         error: io::Error,
@@ -96,7 +96,7 @@ impl OpenError {
             OpenError::Moved { .. } => "Moved",
             OpenError::Lock(_) => "Lock",
             OpenError::Linked { .. } => "Linked",
-            OpenError::Mark { .. } => "Mark",
+            OpenError::HighWater { .. } => "HighWater",
             OpenError::Tls { .. } => "Tls",
             OpenError::Cluster(error) => error.kind(),
             OpenError::LocalKey { .. } => "LocalKey",
@@ -146,7 +146,7 @@ impl fmt::Display for OpenError {
                  other name, or serve a copy",
                 path.display()
             ),
-            OpenError::Mark { path, error } => {
+            OpenError::HighWater { path, error } => {
                 write!(f, "the high-water mark {} cannot be used: {error}", path.display())
             }
             OpenError::Tls { path, error } => {
@@ -167,7 +167,7 @@ impl Error for OpenError {
             OpenError::Database(error) => Some(error),
             OpenError::Cluster(error) => Some(error),
             OpenError::Lock(error) => Some(error),
-            OpenError::Mark { error, .. }
+            OpenError::HighWater { error, .. }
             | OpenError::Tls { error, .. }
             | OpenError::LocalKey { error, .. } => Some(error),
             _ => None,
@@ -178,13 +178,13 @@ impl Error for OpenError {
 impl From<litelease_sys::Error> for OpenError {
     fn from(error: litelease_sys::Error) -> Self {
         match error {
-            litelease_sys::Error::Io { path, error } => OpenError::Mark { path, error },
+            litelease_sys::Error::Io { path, error } => OpenError::HighWater { path, error },
             litelease_sys::Error::NotAFile { path, what } => {
                 let error =
                     io::Error::other(format!("it is {what}, and was left alone: remove it"));
-                OpenError::Mark { path, error }
+                OpenError::HighWater { path, error }
             }
-            error => OpenError::Mark { path: PathBuf::new(), error: error.into() },
+            error => OpenError::HighWater { path: PathBuf::new(), error: error.into() },
         }
     }
 }

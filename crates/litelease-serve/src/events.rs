@@ -105,7 +105,7 @@ pub(crate) async fn stream(app: &Arc<App>, target: Target) -> Result<Response, H
     let (sender, receiver) = mpsc::channel(1);
     let app = Arc::clone(app);
     tokio::spawn(async move {
-        tell(app, target, admission, first, news, sender).await;
+        send_reports(app, target, admission, first, news, sender).await;
         drop(share);
     });
     let mut response = Response::new(200, "text/event-stream", "");
@@ -163,7 +163,7 @@ impl Admission {
 
 /// Sends reports to one stream. A slow stream skips to the newest state. One whose client may no
 /// longer watch ends.
-async fn tell(
+async fn send_reports(
     app: Arc<App>,
     target: Target,
     mut admission: Admission,
@@ -254,7 +254,7 @@ impl Reporter {
         let mut change = Bytes::new();
         loop {
             let looked = Instant::now();
-            let seen = match subject.look(app).await {
+            let seen = match subject.read(app).await {
                 Ok(seen) => seen,
                 Err(JobError::NoSuchPool) => return self.say_goodbye(number + 1),
                 Err(_) => return,
@@ -301,10 +301,10 @@ impl Reporter {
 }
 
 impl Subject {
-    async fn look(&self, app: &App) -> Result<Seen, JobError> {
+    async fn read(&self, app: &App) -> Result<Seen, JobError> {
         let names = match self {
             Subject::Pool(id) => {
-                return match app.look(id, true).await? {
+                return match app.inspect(id, true).await? {
                     Answer::Pool(PoolAnswer::Snapshot(state)) => Ok(Seen::Pool(state)),
                     _ => Err(JobError::Database),
                 };

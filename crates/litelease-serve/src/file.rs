@@ -23,7 +23,7 @@ pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Opened {
     pub(crate) path: PathBuf,
     pub(crate) db: Litelease,
-    pub(crate) mark: HighWater,
+    pub(crate) high_water: HighWater,
     pub(crate) lock: ServerLock,
 }
 
@@ -40,8 +40,8 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
     if fs::metadata(&file).is_ok_and(|found| found.nlink() > 1) {
         return Err(OpenError::Linked { path: path.into() });
     }
-    let mark = HighWater::beside(&file)?;
-    if !mark.was_there() && has_tables(&connection)? {
+    let high_water = HighWater::beside(&file)?;
+    if !high_water.was_there() && has_tables(&connection)? {
         // The file of another program keeps its journal mode and gets none of our tables.
         check_mode(&connection, path)?;
     }
@@ -49,7 +49,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
         LockError::Timeout { holder, .. } => OpenError::Served { path: path.into(), holder },
         error => OpenError::Lock(error),
     })?;
-    if mark.was_there() {
+    if high_water.was_there() {
         // The file was served before. A backup that was restored may have another journal mode.
         switch(&connection)?;
     }
@@ -61,7 +61,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
     if let Some(retirement) = db.retirement()? {
         return Err(OpenError::Moved { path: path.into(), to: retirement.moved_to });
     }
-    Ok(Opened { path: path.into(), db, mark, lock })
+    Ok(Opened { path: path.into(), db, high_water, lock })
 }
 
 fn switch(connection: &Connection) -> Result<(), Error> {
@@ -87,17 +87,17 @@ impl Opened {
     /// Checks that the file has every token that was answered, and begins to keep the high-water
     /// mark.
     pub(crate) fn check_age(mut self) -> Result<Self, OpenError> {
-        let (newest, granted) = (self.db.pools().newest_token()?, self.mark.token());
+        let (newest, granted) = (self.db.pools().newest_token()?, self.high_water.token());
         if newest < granted {
             return Err(OpenError::Older { path: self.path, newest, granted });
         }
-        let last = self.mark.name();
+        let last = self.high_water.name();
         let newest_of_name = served_rows::newest_token(&self.db, last.number)?;
         if newest_of_name < last.token {
             let (newest, granted) = (newest_of_name, last.token);
             return Err(OpenError::Older { path: self.path, newest, granted });
         }
-        self.mark.begin(newest)?;
+        self.high_water.begin(newest)?;
         Ok(self)
     }
 }

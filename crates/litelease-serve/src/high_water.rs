@@ -1,4 +1,4 @@
-//! The high-water mark: what was answered last, in a small file beside the database.
+//! The high-water mark: the newest grants that were answered, in a small file beside the database.
 //!
 //! A database that was restored from a backup lacks the tokens granted since, and nothing in it
 //! shows that. This file does. It is written after the commit, so it may lag behind the database
@@ -23,17 +23,17 @@ use litelease_sys::{Error, SideFile};
 
 use crate::error::OpenError;
 
-/// The error text for a file that is no mark.
-const NO_MARK: &str = "it is not a high-water mark; remove it if the database is not from a backup, or start once with \
+/// The error text for a file that has no high-water mark.
+const NOT_HIGH_WATER: &str = "it is not a high-water mark; remove it if the database is not from a backup, or start once with \
                        --restore-fence, which ends every lease and replaces it";
 
-/// How many bytes are read: more than a mark has.
+/// The most bytes to read: more than a high-water mark has.
 const LONGEST: u64 = 64;
 
 /// How often the mark is synced.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// The mark of one database.
+/// The high-water mark of one database.
 pub(crate) struct HighWater {
     side: SideFile,
     /// The open file, once it has a number in it.
@@ -44,7 +44,7 @@ pub(crate) struct HighWater {
     synced: Instant,
 }
 
-/// What was answered.
+/// The newest grants that were answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Answered {
     /// The largest token of a slot.
@@ -61,27 +61,27 @@ pub(crate) struct NameGrant {
     pub(crate) token: i64,
 }
 
-/// What the file held when the service was opened.
+/// The content of the file when the service was opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Nothing,
     /// White space or NULs only, which a power cut can leave of a file.
     Blank,
-    Mark,
+    HighWater,
     Garbage,
 }
 
 impl HighWater {
     /// Reads the mark beside a database. A missing one begins at 0. Writes nothing yet.
     pub(crate) fn beside(db: &Path) -> Result<Self, OpenError> {
-        let side = SideFile::new(db, ".mark");
+        let side = SideFile::new(db, ".high-water");
         let content = side.read(LONGEST)?;
         let (found, answered) =
             content.map_or((Found::Nothing, Answered::default()), |content| parse(&content));
         Ok(HighWater { side, file: None, answered, found, is_synced: true, synced: Instant::now() })
     }
 
-    /// Checks whether there was a mark: then the database was served before.
+    /// Checks whether there was a file: then the database was served before.
     pub(crate) fn was_there(&self) -> bool {
         self.found != Found::Nothing
     }
@@ -89,9 +89,10 @@ impl HighWater {
     /// Refuses a mark that cannot be parsed: the largest token is unknown.
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         match self.found {
-            Found::Garbage => {
-                Err(OpenError::Mark { path: self.path(), error: io::Error::other(NO_MARK) })
-            }
+            Found::Garbage => Err(OpenError::HighWater {
+                path: self.path(),
+                error: io::Error::other(NOT_HIGH_WATER),
+            }),
             _ => Ok(()),
         }
     }
@@ -100,14 +101,14 @@ impl HighWater {
     pub(crate) fn begin(&mut self, newest: i64) -> Result<(), OpenError> {
         if self.found == Found::Blank {
             tracing::warn!(
-                mark = %self.side.path().display(),
+                file = %self.side.path().display(),
                 "the high-water mark is empty, as after a power cut: a backup that was restored since would not be \
                  noticed this once"
             );
         }
-        let is_as_it_should_be = self.found == Found::Mark && newest <= self.answered.token;
+        let is_current = self.found == Found::HighWater && newest <= self.answered.token;
         self.answered.token = self.answered.token.max(newest);
-        match is_as_it_should_be {
+        match is_current {
             true => self.take_up()?,
             false => self.replace()?,
         }
@@ -203,9 +204,9 @@ fn parse(content: &[u8]) -> (Found, Answered) {
     if content.iter().all(is_blank) {
         return (Found::Blank, nothing);
     }
-    // A part of a mark is no mark: only what is written back byte for byte was written as it is.
+    // A truncated file may still parse, so its numbers must format to the very same bytes.
     match numbers(content).filter(|answered| self::content(*answered) == content) {
-        Some(answered) => (Found::Mark, answered),
+        Some(answered) => (Found::HighWater, answered),
         None => (Found::Garbage, nothing),
     }
 }
@@ -230,7 +231,7 @@ mod tests {
             (&[0; 64], Found::Blank),
             (b"00000000000000000007\n", Found::Garbage),
             (b"7", Found::Garbage),
-            (b"00000000000000000007 0000000002 00000000000000000009\n", Found::Mark),
+            (b"00000000000000000007 0000000002 00000000000000000009\n", Found::HighWater),
             (b"7 2 9", Found::Garbage),
             (b"-0000000000000000007 0000000002 00000000000000000009\n", Found::Garbage),
             (b"+0000000000000000007 0000000002 00000000000000000009\n", Found::Garbage),
@@ -251,7 +252,7 @@ mod tests {
         let name = NameGrant { number: i64::from(u32::MAX), token: i64::MAX };
         for answered in [Answered::default(), Answered { token: i64::MAX, name }] {
             let (text, (found, read)) = (content(answered), parse(&content(answered)));
-            assert!(found == Found::Mark && read == answered, "{read:?}");
+            assert!(found == Found::HighWater && read == answered, "{read:?}");
             assert_eq!(text.len(), content(Answered::default()).len());
             for length in 1..text.len() {
                 assert!(parse(&text[..length]).0 == Found::Garbage, "cut to {length}");

@@ -47,14 +47,15 @@ pub(crate) struct App {
     pub(crate) changes: broadcast::Sender<Changed>,
     pub(crate) watched: events::Watched,
     pub(crate) stop: watch::Receiver<bool>,
-    places: AtomicU64,
+    /// The number of the next request.
+    sequence: AtomicU64,
     /// The served file, if there is one.
     file: Option<PathBuf>,
     /// Held while queues are read.
     counting: Mutex<()>,
     /// Held while the public keys of credentials are read.
     reading_keys: Mutex<()>,
-    /// What each client uses of the server.
+    /// The connections of each client, then its streams and the bytes that it has sent.
     pub(crate) connections: Arc<Pot>,
     pub(crate) streams: Arc<Pot>,
     pub(crate) bytes: Arc<Pot>,
@@ -71,7 +72,7 @@ pub(crate) struct Request {
     action: Result<Action, HttpError>,
 }
 
-/// The place that a request is sent to, whether or not it is refused there.
+/// The handler of a request, whether or not that refuses it.
 #[derive(Clone, Copy)]
 enum Route {
     Call(&'static Handler),
@@ -85,7 +86,7 @@ enum Route {
     Other,
 }
 
-/// What to do for a request, with everything that the client has sent.
+/// The work of a request, with all that the client has sent.
 enum Action {
     Page(&'static page::File),
     Healthz,
@@ -193,7 +194,7 @@ impl App {
         file: Option<PathBuf>,
     ) -> Self {
         let counting = Mutex::new(());
-        let (places, process) = (AtomicU64::new(1), format!("{:08x}-", std::process::id()));
+        let (sequence, process) = (AtomicU64::new(1), format!("{:08x}-", std::process::id()));
         let description = openapi(options.max_count).to_string().into();
         let watched = events::Watched::default();
         let pot = |thing| Pot::new(thing, &options);
@@ -206,7 +207,7 @@ impl App {
             changes,
             watched,
             stop,
-            places,
+            sequence,
             file,
             counting,
             reading_keys,
@@ -235,7 +236,7 @@ impl App {
         let mut response = done.unwrap_or_else(Response::from);
         let (call, status) = (request.route.name(), response.status);
         self.metrics.answered(call, status);
-        response.number = self.places.fetch_add(1, Ordering::Relaxed);
+        response.number = self.sequence.fetch_add(1, Ordering::Relaxed);
         let request_id = || self.request_id(&response);
         let ms = || u64::try_from(request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         match status {
@@ -292,19 +293,19 @@ impl App {
         Ok(echoed.into_iter().fold(response, |response, key| response.with("idempotency-key", key)))
     }
 
-    /// Looks at the queues or pools of a file beside the committer, for one request at a time: it
-    /// may take long. Where there is no file, the committer looks.
-    async fn look_beside<T: Serialize + Send + 'static>(
+    /// Reads queues or pools of the file beside the committer, for one request at a time, because
+    /// it may take long. Where there is no file, the committer reads.
+    async fn read_beside<T: Serialize + Send + 'static>(
         &self,
-        look: impl FnOnce(&Litelease, i64) -> Result<T, Error> + Send + 'static,
+        read: impl FnOnce(&Litelease, i64) -> Result<T, Error> + Send + 'static,
     ) -> Result<Response, HttpError> {
         let Some(file) = self.file.clone() else {
-            let seen = self.read(false, move |reader| reader.look(look)).await?;
+            let seen = self.read(false, move |reader| reader.read(read)).await?;
             return Ok(Response::json(200, &seen));
         };
         let _turn = self.counting.lock().await;
         let now_ms = (self.options.clock)();
-        match tokio::task::spawn_blocking(move || listings::look_in(&file, look, now_ms)).await {
+        match tokio::task::spawn_blocking(move || listings::read_file(&file, read, now_ms)).await {
             Ok(Ok(page)) => Ok(Response::json(200, &page)),
             Ok(Err(error)) => {
                 tracing::error!(kind = error.kind(), "queues or pools cannot be read");
@@ -339,12 +340,12 @@ impl App {
     ) -> Result<impl Future<Output = Result<Answer, JobError>> + Send + use<'t>, JobError> {
         let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX);
         let wait = Some(wait.min(self.options.max_wait)).filter(|wait| !wait.is_zero());
-        let place = self.places.fetch_add(1, Ordering::Relaxed);
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
-        let pending_grant = PendingGrant::new(answer, self.jobs.clone(), id.clone(), place);
+        let pending_grant = PendingGrant::new(answer, self.jobs.clone(), id.clone(), sequence);
         let (id, state) = (id.clone(), wait.map(|_| WaitState::default()));
         let job =
-            GrantJob { id, wanted, ttl_ms, key, wait: state.clone(), place, share: None, reply };
+            GrantJob { id, wanted, ttl_ms, key, wait: state.clone(), sequence, share: None, reply };
         self.jobs.send(Job::Grant(job)).map_err(|_| JobError::Stopping)?;
         // Boxed: a future that is moved into another one takes its room twice.
         Ok(Box::pin(async move {
@@ -441,8 +442,8 @@ impl App {
         answer.await.unwrap_or(Err(JobError::Stopping))
     }
 
-    pub(crate) async fn look(&self, id: &Id, with_slots: bool) -> Result<Answer, JobError> {
-        self.ask(|reply| Job::Look { id: id.clone(), with_slots, reply }).await
+    pub(crate) async fn inspect(&self, id: &Id, with_slots: bool) -> Result<Answer, JobError> {
+        self.ask(|reply| Job::Inspect { id: id.clone(), with_slots, reply }).await
     }
 
     /// Converts a ttl to milliseconds, rounded up and cut to the limit.
@@ -500,7 +501,7 @@ fn called(
     let key = key(head)?;
     let (caller, members) = match pool {
         Some(_) => (Caller::default(), Members::default()),
-        None => (Caller::of(head), Members::of_query(head.query)?),
+        None => (Caller::from_head(head), Members::of_query(head.query)?),
     };
     let request = match handler.call.has_body() {
         true => members.refuse_all().map(|()| None)?,
@@ -514,7 +515,7 @@ fn beside_calls(head: &Head<'_>, method: &str) -> Found {
     let (route, action) = match head.path {
         "/healthz" => (Route::Healthz, Action::Healthz),
         "/readyz" => (Route::Readyz, Action::Readyz),
-        "/metrics" => (Route::Metrics, Action::Metrics(Caller::of(head))),
+        "/metrics" => (Route::Metrics, Action::Metrics(Caller::from_head(head))),
         "/openapi.json" => (Route::OpenApi, Action::OpenApi),
         "/.well-known/jwks.json" => (Route::PublicKeys, Action::PublicKeys),
         _ => (Route::Page, Action::Page(page().ok_or_else(HttpError::nothing_there)?)),

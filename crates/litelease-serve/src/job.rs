@@ -68,7 +68,7 @@ pub(crate) enum Job {
     /// A change of many items of a queue.
     Many(ManyJob),
     /// Reads a pool, and its slots only if they are wanted: there may be many.
-    Look {
+    Inspect {
         id: Id,
         with_slots: bool,
         reply: Reply,
@@ -84,7 +84,7 @@ pub(crate) enum Job {
     /// A client no longer waits.
     Leave {
         id: Id,
-        place: u64,
+        sequence: u64,
     },
     /// No client has received this grant.
     GiveBack(UndeliveredGrant),
@@ -129,7 +129,7 @@ impl Job {
     /// Returns what the job is about and the sender to answer, or `None` if the job has no answer.
     pub(crate) fn into_reply(self) -> Option<(Id, Reply)> {
         match self {
-            Job::Look { id, reply, .. } => Some((id, reply)),
+            Job::Inspect { id, reply, .. } => Some((id, reply)),
             Job::Grant(job) => Some((job.id, job.reply)),
             Job::Many(job) => Some((Id::Queue(job.queue), job.reply)),
             Job::Work(work) => Some((work.task.id(), work.reply)),
@@ -172,7 +172,7 @@ pub(crate) fn no_id() -> Id {
     Id::Name("".into())
 }
 
-/// A borrow or a claim, and its place in the queue if it has to wait.
+/// A borrow or a claim, which waits in a queue if the name or the slots are taken.
 pub(crate) struct GrantJob {
     pub(crate) id: Id,
     pub(crate) wanted: Wanted,
@@ -180,9 +180,9 @@ pub(crate) struct GrantJob {
     pub(crate) key: Option<String>,
     /// Set if the client waits for what is not free yet.
     pub(crate) wait: Option<WaitState>,
-    /// Larger than the place of every earlier request.
-    pub(crate) place: u64,
-    /// What it takes of the places for requests that wait, while it does.
+    /// Larger than that of every earlier request: the order in which waiters are served.
+    pub(crate) sequence: u64,
+    /// Its share of the requests that its client may let wait, while it waits.
     pub(crate) share: Option<Share>,
     pub(crate) reply: Reply,
 }
@@ -199,8 +199,8 @@ const BEING_SERVED: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
 impl WaitState {
-    /// Tells that the client gives up. Returns false if the committer serves it just now: then the
-    /// committer's answer counts, and it is about to come.
+    /// Records that the client gives up. Returns false if the committer is serving it right now:
+    /// then the committer's answer counts and is about to come.
     pub(crate) fn give_up(&self) -> bool {
         self.0.swap(GIVEN_UP, Ordering::AcqRel) == WAITING
     }

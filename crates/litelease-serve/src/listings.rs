@@ -12,16 +12,16 @@ use crate::access::Which;
 use crate::answer::{held_slot, seconds};
 use crate::file;
 
-/// Looks at the queues or pools of a file, on a connection of its own.
-pub(crate) fn look_in<T>(
+/// Runs a read of a file, on a connection of its own.
+pub(crate) fn read_file<T>(
     path: &Path,
-    look: impl FnOnce(&Litelease, i64) -> Result<T, Error>,
+    read: impl FnOnce(&Litelease, i64) -> Result<T, Error>,
     now_ms: i64,
 ) -> Result<T, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Litelease::from_connection(Connection::open_with_flags(path, flags)?);
     file::set_timeout(&db, file::TIMEOUT)?;
-    look(&db, now_ms)
+    read(&db, now_ms)
 }
 
 /// Returns one queue, or a page of queues.

@@ -72,7 +72,7 @@ pub(crate) fn keep_in(
     }
     let found = row.flatten().and_then(|row| find(folder, &row.hash));
     let key = match &found {
-        Some((_, key)) => AccessKey::of(key.show()),
+        Some((_, key)) => AccessKey::from_text(key.show()),
         None => AccessKey::generate().map_err(failed)?,
     };
     // The file comes first: without it the key would be of no use.
@@ -111,7 +111,7 @@ fn read(path: &Path) -> Option<AccessKey> {
         return None;
     }
     fs::File::open(path).ok()?.take(LONGEST).read_to_string(&mut content).ok()?;
-    content.strip_prefix(HEADER).map(|key| AccessKey::of(key.trim_end()))
+    content.strip_prefix(HEADER).map(|key| AccessKey::from_text(key.trim_end()))
 }
 
 /// Writes a key file as a whole: readable by its user alone from its first moment on.

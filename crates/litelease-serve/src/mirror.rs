@@ -27,7 +27,7 @@ use self::journal::Destination;
 use self::table::Table;
 use crate::failure::Failure;
 use crate::replica::WRITER_LEASE;
-use crate::replica::writer_lease::WriterLease;
+use crate::replica::writer_lease::{AccessRows, WriterLease};
 
 /// A row of the engine: its key, and its new value or none.
 pub(crate) type RowChange = (Vec<u8>, Option<Vec<u8>>);
@@ -173,7 +173,7 @@ impl Mirror {
         watch::begin(&connection);
         let db = Litelease::from_connection(connection);
         db.bootstrap()?;
-        self.set_access(access_of(&rows)?);
+        self.set_access(access_rows(&rows))?;
         // Tokens go on above what the engine may have lost, such as by a failover.
         match db.raise(floor) {
             Ok(()) | Err(Error::FloorTooLow { .. }) => {}
@@ -189,24 +189,24 @@ impl Mirror {
     /// Reads the access keys again if another program has changed them. A failure is tried again by
     /// the next call.
     pub(crate) fn refresh_access(&mut self) {
-        if self.lease.has_new_access() || self.is_access_old {
-            let rows = self.engine.load_rows(ACCESS).map(|rows| rows.into_iter().collect());
-            match rows.map_err(Failure::from).and_then(|rows| access_of(&rows)) {
-                Ok(access) => self.set_access(access),
-                Err(error) => {
-                    if !self.is_access_old {
-                        tracing::error!(error = %error, "the access keys cannot be read");
-                    }
-                    self.is_access_old = true;
+        if self.lease.is_access_outdated() || self.is_access_old {
+            let rows = self.engine.load_rows(ACCESS).map_err(Failure::from);
+            if let Err(error) = rows.and_then(|rows| self.set_access(rows.into_iter().collect())) {
+                if !self.is_access_old {
+                    tracing::error!(error = %error, "the access keys cannot be read");
                 }
+                self.is_access_old = true;
             }
         }
     }
 
-    fn set_access(&mut self, access: Vec<AccessRow>) {
-        self.access = access;
+    fn set_access(&mut self, rows: AccessRows) -> Result<(), Failure> {
+        let access = rows.iter().map(|(key, value)| encoding::read_access(key, value));
+        self.access = access.collect::<Result<_, _>>()?;
+        self.lease.use_access(rows);
         self.access_version += 1;
         self.is_access_old = false;
+        Ok(())
     }
 
     /// Returns the access keys, and another number after every change of them.
@@ -276,9 +276,9 @@ impl Mirror {
 }
 
 /// Returns the access keys among all rows.
-fn access_of(rows: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<AccessRow>, Failure> {
+fn access_rows(rows: &BTreeMap<Vec<u8>, Vec<u8>>) -> AccessRows {
     let keys = rows.range(ACCESS.to_vec()..).take_while(|(key, _)| encoding::is_access(key));
-    keys.map(|(key, value)| encoding::read_access(key, value)).collect()
+    keys.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 #[cfg(test)]

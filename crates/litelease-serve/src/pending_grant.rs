@@ -21,7 +21,7 @@ pub(crate) struct PendingGrant {
     answer: oneshot::Receiver<Result<Answer, JobError>>,
     jobs: Jobs,
     id: Id,
-    place: u64,
+    sequence: u64,
     is_done: bool,
 }
 
@@ -30,9 +30,9 @@ impl PendingGrant {
         answer: oneshot::Receiver<Result<Answer, JobError>>,
         jobs: Jobs,
         id: Id,
-        place: u64,
+        sequence: u64,
     ) -> Self {
-        PendingGrant { answer, jobs, id, place, is_done: false }
+        PendingGrant { answer, jobs, id, sequence, is_done: false }
     }
 
     /// Waits for the answer: for about as long as `wait` says if there is one, and then the answer
@@ -76,7 +76,7 @@ impl PendingGrant {
         let last = self.answer.try_recv().ok();
         if last.is_none() {
             // An error means that the committer is gone, and with it the queue.
-            let _ = self.jobs.send(Job::Leave { id: self.id.clone(), place: self.place });
+            let _ = self.jobs.send(Job::Leave { id: self.id.clone(), sequence: self.sequence });
         }
         last
     }
@@ -152,18 +152,18 @@ mod tests {
         waiting: Vec<Waiting>,
         /// Leases by their positions.
         held: HashMap<i64, String>,
-        places: u64,
+        sequences: u64,
     }
 
     /// A borrow that polls for its answer, or one that will give up.
     struct Waiting {
-        state: Asked,
+        state: Asking,
         /// A key would keep the grant of a client that is gone, so one with a key stays until it is
         /// answered.
         has_key: bool,
     }
 
-    enum Asked {
+    enum Asking {
         Polling(Pin<Box<dyn Future<Output = Result<Answer, JobError>>>>),
         GivesUp(PendingGrant, WaitState),
     }
@@ -177,7 +177,7 @@ mod tests {
                 4 => self.give_back(),
                 _ if self.waiting.is_empty() => {}
                 5 => self.hang_up(),
-                _ => self.look(),
+                _ => self.poll(),
             }
         }
 
@@ -194,21 +194,21 @@ mod tests {
         }
 
         fn borrow(&mut self) {
-            self.places += 1;
+            self.sequences += 1;
             let (reply, answer) = oneshot::channel();
-            let (id, place) = (self.id.clone(), self.places);
-            let pending_grant = PendingGrant::new(answer, self.jobs.clone(), id.clone(), place);
+            let (id, sequence) = (self.id.clone(), self.sequences);
+            let pending_grant = PendingGrant::new(answer, self.jobs.clone(), id.clone(), sequence);
             let wait = (thread_rng().gen_range(0..4) > 0).then(WaitState::default);
             let gives_up = wait.clone().filter(|_| thread_rng().gen_range(0..2) == 0);
             let has_key = gives_up.is_some() && thread_rng().gen_range(0..2) == 0;
-            let key = has_key.then(|| place.to_string());
+            let key = has_key.then(|| sequence.to_string());
             let wanted = Wanted::Slot { note: None };
             let job =
-                GrantJob { id, wanted, ttl_ms: 3_600_000, key, wait, place, share: None, reply };
+                GrantJob { id, wanted, ttl_ms: 3_600_000, key, wait, sequence, share: None, reply };
             assert!(self.jobs.send(Job::Grant(job)).is_ok());
             let state = match gives_up {
-                Some(state) => Asked::GivesUp(pending_grant, state),
-                None => Asked::Polling(Box::pin(pending_grant.wait(None))),
+                Some(state) => Asking::GivesUp(pending_grant, state),
+                None => Asking::Polling(Box::pin(pending_grant.wait(None))),
             };
             self.waiting.push(Waiting { state, has_key });
         }
@@ -221,26 +221,26 @@ mod tests {
             }
         }
 
-        /// Lets a waiting client look for its answer, or give up.
-        fn look(&mut self) {
+        /// Lets a waiting client poll for its answer, or give up.
+        fn poll(&mut self) {
             let Waiting { state, has_key } = self.any();
             let mut asking = match state {
-                Asked::Polling(asking) => asking,
-                Asked::GivesUp(mut pending_grant, state) => match pending_grant.give_up(&state) {
-                    Some(answer) => return self.heard(answer, has_key),
+                Asking::Polling(asking) => asking,
+                Asking::GivesUp(mut pending_grant, state) => match pending_grant.give_up(&state) {
+                    Some(answer) => return self.receive(answer, has_key),
                     // The answer comes, and the client waits for it.
                     None => Box::pin(pending_grant.wait(None)),
                 },
             };
             match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(answer) => self.heard(answer, has_key),
+                Poll::Ready(answer) => self.receive(answer, has_key),
                 Poll::Pending => {
-                    self.waiting.push(Waiting { state: Asked::Polling(asking), has_key });
+                    self.waiting.push(Waiting { state: Asking::Polling(asking), has_key });
                 }
             }
         }
 
-        fn heard(&mut self, answer: Result<Answer, JobError>, has_key: bool) {
+        fn receive(&mut self, answer: Result<Answer, JobError>, has_key: bool) {
             match answer {
                 Ok(lent @ Answer::Pool(PoolAnswer::Lent { .. })) => self.hold(lent, has_key),
                 Ok(Answer::NoneFree) => {}
@@ -282,7 +282,7 @@ mod tests {
                 let (reply, mut looked) = oneshot::channel();
                 assert!(
                     self.jobs
-                        .send(Job::Look { id: self.id.clone(), with_slots: true, reply })
+                        .send(Job::Inspect { id: self.id.clone(), with_slots: true, reply })
                         .is_ok()
                 );
                 let state = loop {
@@ -306,16 +306,16 @@ mod tests {
         let db = Litelease::from_connection(Connection::open_in_memory().unwrap());
         db.bootstrap().unwrap();
         db.pools().register("p", SLOTS).unwrap();
-        let mark = HighWater::beside(&folder.path().join("p")).unwrap();
+        let high_water = HighWater::beside(&folder.path().join("p")).unwrap();
         let (jobs, todo): (Jobs, Receiver<Job>) = channel();
         let (handed, answers) = mpsc::unbounded_channel();
         let (changes, metrics) = (broadcast::channel(16).0, Arc::new(Metrics::default()));
         let committer =
-            Committer::new(db, mark, None, &Options::default(), handed, changes, metrics);
+            Committer::new(db, high_water, None, &Options::default(), handed, changes, metrics);
         let committer = shuttle::thread::spawn(move || committer.work(&todo));
         let (waiting, held) = (Vec::new(), HashMap::new());
         let mut clients =
-            Clients { id: Id::Pool("p".into()), jobs, answers, waiting, held, places: 0 };
+            Clients { id: Id::Pool("p".into()), jobs, answers, waiting, held, sequences: 0 };
         for _ in 0..40 {
             clients.step();
             shuttle::thread::yield_now();
@@ -323,7 +323,7 @@ mod tests {
         // All clients hang up, give up or return, and every slot is free again.
         clients.waiting.retain(|one| one.has_key);
         while !clients.waiting.is_empty() {
-            clients.look();
+            clients.poll();
             clients.deliver();
             shuttle::thread::yield_now();
         }

@@ -19,8 +19,8 @@ use tokio::sync::watch;
 use self::writer_lease::WriterLease;
 use crate::cluster_access::ClusterAccess;
 use crate::committer::Committer;
-use crate::door::Door;
 use crate::error::OpenError;
+use crate::forwarding::Forwarding;
 use crate::job::{Job, JobError, Receiver};
 use crate::local_key;
 use crate::metrics::Metrics;
@@ -107,7 +107,7 @@ impl Replica {
 
     /// Returns the access keys of the service on this engine.
     pub fn access(&self) -> ClusterAccess {
-        ClusterAccess::of(self.cluster.clone())
+        ClusterAccess::new(self.cluster.clone())
     }
 }
 
@@ -152,11 +152,12 @@ pub async fn run_replica(
                 () = now.ends(&mut role) => {}
             }
         };
-        let front = Front { metrics: Arc::clone(&metrics), ..Front::of(options.clone()) };
+        let front = Front { metrics: Arc::clone(&metrics), ..Front::new(options.clone()) };
         served = match &now {
             Role::Writing(held) => {
                 let mirror = Mirror::new(Arc::clone(&engine), held.clone(), options.clock);
-                let (front, options) = (Front { door: Door::Writer, ..front }, options.clone());
+                let (front, options) =
+                    (Front { forwarding: Forwarding::Writer, ..front }, options.clone());
                 run_before(&listener, front, changed, move |todo, answers, changes, metrics| {
                     match Committer::mirrored(mirror, &options, answers, changes, metrics) {
                         Ok(committer) => committer.work(&todo),
@@ -169,7 +170,7 @@ pub async fn run_replica(
                 .await
             }
             Role::Passing { .. } | Role::Waiting => {
-                let front = Front { door: Door::replica(now.writer()), ..front };
+                let front = Front { forwarding: Forwarding::replica(now.writer()), ..front };
                 run_before(&listener, front, changed, |todo, answers, _, _| {
                     // Without answers to deliver, nobody else keeps a sender of jobs.
                     drop(answers);
@@ -375,7 +376,7 @@ impl Candidate {
     }
 
     fn write_under(&self, lease: &Arc<WriterLease>) {
-        let (mut known, mut trouble) = (self.read_engine(), None);
+        let (mut incarnation, mut trouble) = (self.incarnation(), None);
         self.set_role(Role::Writing(Arc::clone(lease)));
         while lease.is_trusted() && !self.stop.is_set() {
             self.stop.wait(READ_AGAIN.min(self.ttl / 5));
@@ -384,26 +385,23 @@ impl Candidate {
                 tracing::warn!(reason = %reason, "the lease cannot be renewed");
             }
             trouble = new_trouble;
-            let Some(found) = self.read_engine() else { continue };
-            if known.as_ref().is_some_and(|before| before.incarnation != found.incarnation) {
+            let Some(found) = self.incarnation() else { continue };
+            if *incarnation.get_or_insert(found) != found {
                 // The memory may be ahead of what is stored now, and tokens must be above both.
                 tracing::warn!("the engine may have lost commits: loading what it has");
                 break;
             }
-            if known.as_ref() != Some(&found) {
-                known = Some(found);
-                lease.set_new_access();
+            if let Ok(rows) = self.cluster.engine().load_rows(ACCESS) {
+                lease.compare_access(&rows.into_iter().collect());
             }
         }
         lease.end();
         self.set_role(Role::Waiting);
     }
 
-    /// Looks at what concerns a writer, if the engine answers.
-    fn read_engine(&self) -> Option<EngineState> {
-        let engine = self.cluster.engine();
-        let incarnation = engine.load(&[WRITER_LEASE]).ok()?.incarnation;
-        Some(EngineState { incarnation, access: engine.load_rows(ACCESS).ok()? })
+    /// Returns the incarnation of the engine, if it answers.
+    fn incarnation(&self) -> Option<i64> {
+        self.cluster.engine().load(&[WRITER_LEASE]).ok().map(|loaded| loaded.incarnation)
     }
 }
 
@@ -430,15 +428,6 @@ impl DuplicateAddress {
         self.was_reported |= is_found;
         is_found
     }
-}
-
-/// What concerns a writer, besides its lease.
-#[derive(PartialEq)]
-struct EngineState {
-    /// The incarnation of the engine.
-    incarnation: i64,
-    /// The access keys as they are stored.
-    access: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Tells the thread that holds the lease to stop, or to look again.

@@ -120,7 +120,7 @@ mod tests {
         let made = make([7; RANDOM_BYTES], Some(one), 5);
         let salt = made.salt.unwrap_or_default();
         assert_eq!(derive(&salt, one, 5), made.made);
-        let other = ClaimKey { caller: Caller::of_key("k"), key: "attempt-17" };
+        let other = ClaimKey { caller: Caller::from_key("k"), key: "attempt-17" };
         assert_ne!(derive(&salt, other, 5), made.made);
         assert_ne!(derive(&salt, ClaimKey { key: "attempt-18", ..one }, 5), made.made);
         assert_ne!(derive(&[8; RANDOM_BYTES], one, 5), made.made);

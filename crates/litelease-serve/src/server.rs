@@ -17,9 +17,9 @@ use tokio::time::timeout;
 
 use crate::access::Caller;
 use crate::committer::{Changed, Committer};
-use crate::door::Door;
 use crate::error::OpenError;
 use crate::file::{self, Opened};
+use crate::forwarding::Forwarding;
 use crate::http::App;
 use crate::http1;
 use crate::job::{Answers, Job, Receiver, channel};
@@ -31,8 +31,8 @@ use crate::shares::Share;
 use crate::stream::Stream;
 use crate::tls::Tls;
 
-/// How long a shutdown waits for responses that are being sent.
-const LAST_CALL: Duration = Duration::from_secs(5);
+/// How long a shutdown waits for connections that still send a response.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A file that is open to be served, and the limits.
 ///
@@ -57,11 +57,11 @@ impl Service {
     /// The file is locked against other servers until the service is dropped or its process ends.
     /// A second server gets [`OpenError::Served`].
     ///
-    /// A file that lacks tokens which were granted from it, by the file `.mark` beside it, was
-    /// restored from a backup and is refused: see [`open_restored`](Service::open_restored).
+    /// A database that lacks tokens of the file `.high-water` beside it was restored from a backup
+    /// and is refused: see [`open_restored`](Service::open_restored).
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         let opened = file::open(path)?;
-        opened.mark.check()?;
+        opened.high_water.check()?;
         Ok(Service { opened: opened.check_age()?, options })
     }
 
@@ -69,7 +69,7 @@ impl Service {
     /// far above all that were granted since. Needed once.
     pub fn open_restored(path: &Path, options: Options) -> Result<Self, OpenError> {
         let opened = file::open(path)?;
-        match opened.mark.token().max(opened.mark.name().token) {
+        match opened.high_water.token().max(opened.high_water.name().token) {
             // If a token must be given, the error says so.
             0 => opened.db.restore_fence()?,
             answered => opened.db.restore_fence_above(answered)?,
@@ -129,33 +129,33 @@ pub async fn run(
     service: Service,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let Service { opened: Opened { path, db, mark, mut lock }, options } = service;
+    let Service { opened: Opened { path, db, high_water, mut lock }, options } = service;
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     lock.note(scheme, listener.local_addr()?);
     let limits = options.clone();
-    let front = Front { file: Some(path), ..Front::of(options) };
+    let front = Front { file: Some(path), ..Front::new(options) };
     let shutdown = async {
         shutdown.await;
         tracing::info!("shutting down");
     };
     run_before(listener, front, shutdown, move |todo, answers, changes, metrics| {
-        Committer::new(db, mark, Some(lock), &limits, answers, changes, metrics).work(&todo);
+        Committer::new(db, high_water, Some(lock), &limits, answers, changes, metrics).work(&todo);
     })
     .await
 }
 
-/// What stands before the thread that writes.
+/// The options, counters and forwarding of a server, in front of its committer.
 pub(crate) struct Front {
     pub(crate) options: Options,
     /// The served file, if there is one.
     pub(crate) file: Option<PathBuf>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) door: Door,
+    pub(crate) forwarding: Forwarding,
 }
 
 impl Front {
-    pub(crate) fn of(options: Options) -> Self {
-        Front { options, file: None, metrics: Arc::default(), door: Door::default() }
+    pub(crate) fn new(options: Options) -> Self {
+        Front { options, file: None, metrics: Arc::default(), forwarding: Forwarding::default() }
     }
 }
 
@@ -169,14 +169,14 @@ pub(crate) async fn run_before(
     shutdown: impl Future<Output = ()>,
     work: impl FnOnce(Receiver<Job>, Answers, broadcast::Sender<Changed>, Arc<Metrics>) + Send + 'static,
 ) -> io::Result<()> {
-    let Front { options, file, metrics, door } = front;
-    let door = Arc::new(door);
+    let Front { options, file, metrics, forwarding } = front;
+    let forwarding = Arc::new(forwarding);
     let (changes, _) = broadcast::channel(1024);
     let (stopping, stop) = watch::channel(false);
     let (jobs, todo) = channel();
     let (answers, answered) = unbounded_channel();
-    let (told, counted) = (changes.clone(), Arc::clone(&metrics));
-    let work = move || work(todo, answers, told, counted);
+    let (sender, counters) = (changes.clone(), Arc::clone(&metrics));
+    let work = move || work(todo, answers, sender, counters);
     let committer = thread::Builder::new().name("writer".into()).spawn(work)?;
     let delivery = tokio::spawn(deliver_all(answered, jobs.clone()));
     let permits = Arc::new(Semaphore::new(options.max_connections));
@@ -203,11 +203,12 @@ pub(crate) async fn run_before(
                 continue;
             }
         };
-        let (app, door) = (Arc::clone(&app), Arc::clone(&door));
+        let (app, forwarding) = (Arc::clone(&app), Arc::clone(&forwarding));
         connections.spawn(async move {
-            // It counts for the clients without an access key until it has brought one.
+            // It counts as one without an access key until the client has sent a key.
             let share = app.connections.take(Caller::default(), 1).ok();
-            if let Some(stream) = door.enter(stream, &app, patience(&app, share.as_ref())).await {
+            let patience = patience(&app, share.as_ref());
+            if let Some(stream) = forwarding.accept_or_forward(stream, &app, patience).await {
                 serve(stream, app, share).await;
             }
             drop(permit);
@@ -219,7 +220,7 @@ pub(crate) async fn run_before(
     let _ = jobs.send(Job::Stop);
     let _ = stopping.send(true);
     let all = async { while connections.join_next().await.is_some() {} };
-    if timeout(LAST_CALL, all).await.is_err() {
+    if timeout(DRAIN_TIMEOUT, all).await.is_err() {
         tracing::warn!(connections = connections.len(), "cut off");
         connections.shutdown().await;
     }

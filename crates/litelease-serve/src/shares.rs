@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn clients_without_a_key_share_a_half_and_each_key_has_a_quarter() {
         let pot = Pot::new(Thing::Streams, &Options { max_streams: 8, ..Options::default() });
-        let (nobody, a) = (Caller::default(), Caller::of_key("a"));
+        let (nobody, a) = (Caller::default(), Caller::from_key("a"));
         let keyless: Vec<Share> = (0..4).map(|_| pot.take(nobody, 1).unwrap()).collect();
         let text = "too many event streams: all clients without an access key together may have 4 \
                     (the server's --max-streams)";
@@ -246,9 +246,9 @@ mod tests {
         let text =
             "too many event streams: this access key may have 2 (the server's --max-streams)";
         assert_eq!(refusal(pot.take(a, 1)), text);
-        let other = pot.take(Caller::of_key("b"), 2).unwrap();
+        let other = pot.take(Caller::from_key("b"), 2).unwrap();
         // All is used, although no key has used its share.
-        assert_ne!(refusal(pot.take(Caller::of_key("c"), 1)), "taken");
+        assert_ne!(refusal(pot.take(Caller::from_key("c"), 1)), "taken");
         assert_eq!(pot.total(), 8);
         drop((keyless, one, other));
         assert_eq!(pot.total(), 0);
@@ -260,9 +260,9 @@ mod tests {
         let options = Options { max_waiters: 1, max_streams: 0, ..Options::default() };
         let pot = Pot::new(Thing::Waiters, &options);
         let one = pot.take(Caller::default(), 1).unwrap();
-        assert_ne!(refusal(pot.take(Caller::of_key("a"), 1)), "taken", "there is one in all");
+        assert_ne!(refusal(pot.take(Caller::from_key("a"), 1)), "taken", "there is one in all");
         drop(one);
-        assert_eq!(refusal(pot.take(Caller::of_key("a"), 5)), "taken");
+        assert_eq!(refusal(pot.take(Caller::from_key("a"), 5)), "taken");
         let none = Pot::new(Thing::Streams, &options);
         assert_ne!(refusal(none.take(Caller::default(), 1)), "taken");
     }

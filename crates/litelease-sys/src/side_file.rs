@@ -18,7 +18,7 @@ use crate::access::{Access, may_not_write};
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let database = folder.path().join("app.sqlite3");
 /// # std::fs::write(&database, "").unwrap();
-/// let file = SideFile::new(&database, ".mark"); // app.sqlite3.mark
+/// let file = SideFile::new(&database, ".high-water"); // app.sqlite3.high-water
 /// assert_eq!(file.read(64)?, None);
 /// file.replace(b"7\n")?;
 /// assert_eq!(file.read(64)?, Some(b"7\n".to_vec()));

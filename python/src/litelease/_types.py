@@ -89,7 +89,7 @@ class Broken(_Yes):
     """The name is free, and the broken holder's token is superseded."""
 
     owner: str
-    killed: int
+    token: int
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ impl Keys {
             Some(url) => {
                 let cluster = Cluster::open(url.whole())?;
                 cluster.bootstrap()?;
-                Ok(Keys::Engine(ClusterAccess::of(cluster)))
+                Ok(Keys::Engine(ClusterAccess::new(cluster)))
             }
         }
     }

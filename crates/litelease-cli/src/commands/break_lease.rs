@@ -50,9 +50,9 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         }
     }
     match place.break_lease(&args.name)? {
-        Verdict::Done((who, killed)) => {
-            let text = format!("{name}: broken, token {killed} of {} is superseded", owner(&who));
-            let value = json!({ "broken": args.name, "owner": who, "killed": killed });
+        Verdict::Done((who, token)) => {
+            let text = format!("{name}: broken, token {token} of {} is superseded", owner(&who));
+            let value = json!({ "broken": args.name, "owner": who, "killed": token });
             remark(common, value, &text)?;
             Ok(code::OK)
         }

@@ -258,14 +258,11 @@ fn until_nothing_is_live(db: &Litelease, is_breaking: bool, tell: &dyn Fn(String
             };
             live.iter().try_for_each(is_dead)?;
             for lease in &live {
-                if let litelease::BreakResult::Broken { owner: who, killed } =
+                if let litelease::BreakResult::Broken { owner: who, token } =
                     db.break_lease(&lease.name)?
                 {
                     let name = printable(&lease.name);
-                    tell(format!(
-                        "{name}: broken, token {killed} of {} is superseded",
-                        owner(&who)
-                    ));
+                    tell(format!("{name}: broken, token {token} of {} is superseded", owner(&who)));
                 }
             }
             if slots > 0 {

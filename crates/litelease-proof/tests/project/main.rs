@@ -6,3 +6,4 @@ mod integrations;
 mod misuse;
 mod project;
 mod recipes;
+mod releasing;

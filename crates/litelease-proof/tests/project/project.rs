@@ -269,18 +269,13 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
         "crates/litelease-extension/src/python",
         &[
             "api.rs",
-            "cached.rs",
             "holds.rs",
             "host.rs",
-            "library.rs",
             "mod.rs",
             "opened.rs",
             "session.rs",
-            "shards.rs",
-            "trust.rs",
             "values.rs",
             "waiting.rs",
-            "worker.rs",
         ],
     ),
     (

@@ -81,7 +81,7 @@ fn a_retired_file_grants_nothing_and_everything_else_goes_on() {
         is_exhausted(db.claim("b", "me", LONG));
         assert!(db.present(("a", a.token)).unwrap());
         let broken = db.break_lease("a").unwrap();
-        assert!(matches!(broken, BreakResult::Broken { killed: 1, .. }), "{broken:?}");
+        assert!(matches!(broken, BreakResult::Broken { token: 1, .. }), "{broken:?}");
         assert_eq!(db.token("a").unwrap(), Some(i64::MAX));
         assert!(matches!(db.renew(&a, LONG).unwrap(), RenewResult::Rejected { .. }));
         let late = db.conn().execute("INSERT INTO results VALUES ('late')", []).unwrap_err();

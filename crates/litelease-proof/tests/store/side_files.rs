@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::{Gate, Litelease, SingleWriter, Tracker, WriterOptions};
-use litelease_proof::command::{ended, kill, told};
-use litelease_proof::rig::{eventually, litelease, tell};
+use litelease_proof::command::{ended, kill, outcome};
+use litelease_proof::rig::{eventually, litelease, report};
 use litelease_proof::server::{Client, POOL};
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn may_not_become_others(what: &str) -> bool {
     let is_able = command.args(["--reuid=64001", "--regid=64001", "--clear-groups", "true"]);
     let is_able = is_able.output().is_ok_and(|output| output.status.success());
     if !(is_root() && is_able) {
-        tell(&format!("SKIPPED: {what}, because nobody else can be become here"));
+        report(&format!("SKIPPED: {what}, because nobody else can be become here"));
     }
     !(is_root() && is_able)
 }
@@ -109,7 +109,7 @@ impl Shared {
     }
 
     fn run(&self, user: User, umask: &str, line: &str) -> (i32, String, String) {
-        told(&ended(&mut self.shell(user, umask, line)))
+        outcome(&ended(&mut self.shell(user, umask, line)))
     }
 
     /// One that is not waited for yet.
@@ -151,7 +151,7 @@ struct Started(Option<Child>);
 impl Started {
     #[track_caller]
     fn end(mut self) -> (i32, String, String) {
-        told(&self.0.take().unwrap().wait_with_output().unwrap())
+        outcome(&self.0.take().unwrap().wait_with_output().unwrap())
     }
 }
 
@@ -180,7 +180,7 @@ fn serve(shared: &Shared, user: User, umask: &str) -> Serving {
     let address = said.trim().strip_prefix("listening at http://");
     let log = || fs::read_to_string(shared.folder.path().join(&log));
     let address = address.unwrap_or_else(|| panic!("{said:?} {:?}", log()));
-    Serving { _started: started, client: Client::of(address.parse().unwrap()) }
+    Serving { _started: started, client: Client::new(address.parse().unwrap()) }
 }
 
 /// Starts a server and stops it again, if it starts within half a minute: how it ended, and what it
@@ -223,7 +223,8 @@ fn use_everything(
         shared.start(second, umask, "litelease write -w 50s -- true"),
         shared.start(first, umask, "litelease write -w 50s -- true"),
     ];
-    let endings = ["-wakeup", "-shm", "-wal", ".lock", ".lock.queue", ".mark", ".serve.lock", ""];
+    let endings =
+        ["-wakeup", "-shm", "-wal", ".lock", ".lock.queue", ".high-water", ".serve.lock", ""];
     shared.once_there(&endings);
     // Whoever makes one sets its mode a moment later, and so does its owner who finds that the
     // database is shared now.
@@ -242,7 +243,7 @@ fn use_everything(
         let (code, said, errors) = started.end();
         assert_eq!(code, 0, "{said} {errors}");
     }
-    // The other one serves it next, and the mark goes on.
+    // The other user serves it next, and the high-water mark goes on.
     let token = serving.client.call("POST", "/borrow", &json!({"ttl": 60})).json()["token"].clone();
     drop(serving);
     let mut serving = serve(shared, second, umask);
@@ -527,12 +528,13 @@ fn use_one(shared: &Shared, ending: &str, user: User) -> (i32, String) {
 #[test]
 fn whatever_is_in_the_place_of_a_side_file_is_left_alone_and_told() {
     let can_become = !may_not_become_others("side files of another user");
-    let endings = ["-wakeup", ".lock", ".lock.queue", ".mark", ".mark.new", ".serve.lock"];
+    let endings =
+        ["-wakeup", ".lock", ".lock.queue", ".high-water", ".high-water.new", ".serve.lock"];
     let tables: Vec<String> = thread::scope(|scope| {
         let rows = endings.map(|ending| scope.spawn(move || try_traps(ending, can_become)));
         rows.into_iter().map(|row| row.join().unwrap()).collect()
     });
-    tell(&format!("in the place of side files:{}", tables.concat()));
+    report(&format!("in the place of side files:{}", tables.concat()));
 }
 
 /// Sets every trap in the place of one side file.
@@ -552,10 +554,10 @@ fn try_traps(ending: &str, can_become: bool) -> String {
         trap.harmed_nobody(&what);
         // What is only a word for others, or is replaced anyway, is no reason to give up.
         let is_fine = match (ending, kind) {
-            (".mark.new", "a folder") => false,
-            ("-wakeup" | ".lock.queue" | ".mark.new", _) => true,
+            (".high-water.new", "a folder") => false,
+            ("-wakeup" | ".lock.queue" | ".high-water.new", _) => true,
             (".lock" | ".serve.lock", "NULs" | "garbage") => true,
-            (".mark", "NULs") => true,
+            (".high-water", "NULs") => true,
             _ => false,
         };
         assert_eq!(code, if is_fine { 0 } else { 69 }, "{what}");
@@ -619,68 +621,68 @@ fn served_once() -> Shared {
 }
 
 /// The largest token of a slot in the high-water mark.
-fn mark(shared: &Shared) -> Option<i64> {
-    slot_token(&fs::read_to_string(shared.beside(".mark")).unwrap())
+fn high_water(shared: &Shared) -> Option<i64> {
+    slot_token(&fs::read_to_string(shared.beside(".high-water")).unwrap())
 }
 
-fn slot_token(mark: &str) -> Option<i64> {
-    mark.split(' ').next()?.parse().ok()
+fn slot_token(content: &str) -> Option<i64> {
+    content.split(' ').next()?.parse().ok()
 }
 
 #[test]
-fn a_mark_that_a_power_cut_has_emptied_is_told_and_kept_again() {
+fn a_high_water_mark_that_a_power_cut_has_emptied_is_reported_and_kept_again() {
     for content in [&b""[..], &[0; 21], &[0; 4096]] {
         let shared = served_once();
-        fs::write(shared.beside(".mark"), content).unwrap();
+        fs::write(shared.beside(".high-water"), content).unwrap();
         let mut serving = serve(&shared, ROOT, "022");
         let log = fs::read_to_string(shared.folder.path().join("log-0")).unwrap();
         assert!(log.contains("the high-water mark is empty"), "{log}");
-        assert_eq!(mark(&shared), Some(1));
+        assert_eq!(high_water(&shared), Some(1));
         serving.client.call("POST", "/borrow", &json!({"ttl": 60}));
-        assert_eq!(mark(&shared), Some(2));
+        assert_eq!(high_water(&shared), Some(2));
     }
 }
 
 #[test]
-fn a_mark_that_cannot_be_read_is_refused_until_the_file_is_fenced() {
+fn a_high_water_mark_that_cannot_be_read_is_refused_until_the_file_is_fenced() {
     let shared = served_once();
-    let whole = fs::read(shared.beside(".mark")).unwrap();
+    let whole = fs::read(shared.beside(".high-water")).unwrap();
     // A mark cut to its first digits once passed for one with token 0.
     let cut = [&whole[..5], &whole[..20], &whole[..whole.len() - 2]];
     let garbage = [&b"seven\n"[..], b"000000000\0\0\0\0\0\0\0\0\0\0\0\n", b"-1\n"];
     for content in cut.into_iter().chain(garbage) {
-        fs::write(shared.beside(".mark"), content).unwrap();
+        fs::write(shared.beside(".high-water"), content).unwrap();
         let (code, _, said) = try_to_serve(&shared, ROOT, "");
         assert!(
             code == 69 && said.contains("remove it") && said.contains("--restore-fence"),
             "{said}"
         );
-        assert_eq!(fs::read(shared.beside(".mark")).unwrap(), content, "it is left alone");
+        assert_eq!(fs::read(shared.beside(".high-water")).unwrap(), content, "it is left alone");
     }
     assert_eq!(try_to_serve(&shared, ROOT, "--restore-fence").0, 0);
-    assert!(mark(&shared) > Some(1), "{:?}", mark(&shared));
+    assert!(high_water(&shared) > Some(1), "{:?}", high_water(&shared));
     serve(&shared, ROOT, "022");
 }
 
 #[test]
-fn a_mark_that_is_removed_or_replaced_while_it_is_served_comes_back() {
+fn a_high_water_mark_that_is_removed_or_replaced_while_it_is_served_comes_back() {
     let shared = served_once();
     let mut serving = serve(&shared, ROOT, "022");
-    let mark = shared.beside(".mark");
+    let high_water = shared.beside(".high-water");
     for (round, kind) in ["", "a link to a victim", "a FIFO"].into_iter().enumerate() {
         // In one step: the server may put it back at any time.
         let aside = shared.folder.path().join("aside");
         let trap = (!kind.is_empty()).then(|| Trap::set(kind, &aside));
         match trap {
-            Some(_) => fs::rename(&aside, &mark).unwrap(),
-            None => fs::remove_file(&mark).unwrap(),
+            Some(_) => fs::rename(&aside, &high_water).unwrap(),
+            None => fs::remove_file(&high_water).unwrap(),
         }
         let lent = serving.client.call("POST", "/borrow", &json!({"ttl": 60})).json();
         let body = json!({"lease": lent["lease"]});
         serving.client.call("POST", "/return", &body);
         eventually("the mark is back", || {
-            let is_file = fs::symlink_metadata(&mark).is_ok_and(|found| found.is_file());
-            let content = is_file.then(|| fs::read_to_string(&mark).unwrap_or_default())?;
+            let is_file = fs::symlink_metadata(&high_water).is_ok_and(|found| found.is_file());
+            let content = is_file.then(|| fs::read_to_string(&high_water).unwrap_or_default())?;
             (slot_token(&content) == Some(round as i64 + 2)).then_some(())
         });
         trap.iter().for_each(|trap| trap.harmed_nobody(kind));
@@ -688,7 +690,7 @@ fn a_mark_that_is_removed_or_replaced_while_it_is_served_comes_back() {
 }
 
 #[test]
-fn the_mark_is_synced_within_a_second_and_no_more_often() {
+fn the_high_water_mark_is_synced_within_a_second_and_no_more_often() {
     let shared = Shared::new(0o755);
     let line = "exec strace -f -y -qq -e trace=fsync,fdatasync -o trace \
                 litelease serve --listen 127.0.0.1:0 --log off";
@@ -697,13 +699,13 @@ fn the_mark_is_synced_within_a_second_and_no_more_often() {
     let stdout = started.0.as_mut().unwrap().stdout.take().unwrap();
     BufReader::new(stdout).read_line(&mut said).unwrap();
     let Some(address) = said.trim().strip_prefix("listening at http://") else {
-        return tell("SKIPPED: syncs of the mark, because strace may not trace here");
+        return report("SKIPPED: syncs of the mark, because strace may not trace here");
     };
-    let mut client = Client::of(address.parse().unwrap());
+    let mut client = Client::new(address.parse().unwrap());
     client.register(100);
     let syncs = || {
         let trace = fs::read_to_string(shared.folder.path().join("trace")).unwrap();
-        trace.lines().filter(|line| line.contains(".mark")).count()
+        trace.lines().filter(|line| line.contains(".high-water")).count()
     };
     let before = syncs();
     assert!(before >= 1, "when it was made");

@@ -101,7 +101,7 @@ impl Batch {
             Job::Work(work) => self.work(*work, file, waiting),
             Job::Many(job) => self.change_many(job, file, waiting),
             // The committer does these without a transaction.
-            Job::Look { .. }
+            Job::Inspect { .. }
             | Job::Read { .. }
             | Job::Ready(_)
             | Job::Leave { .. }
@@ -228,7 +228,7 @@ impl Batch {
         }
         match split(lend(file, &job, self.now_ms)) {
             (Ok(answer), _) if answer.is_busy() && job.wait.is_some() => {
-                match waiting.take_place(job.caller()) {
+                match waiting.take_share(job.caller()) {
                     Ok(share) => job.share = Some(share),
                     Err(refused) => {
                         self.answer(job.id, job.reply, Err(refused));

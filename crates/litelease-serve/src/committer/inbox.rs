@@ -15,8 +15,8 @@ const MAX_BATCH_WAIT_STEPS: u32 = 3;
 /// commit. In tests, a slow machine must not change what a batch does.
 const MAX_BATCH_TIME: Duration = Duration::from_millis(if cfg!(test) { 600_000 } else { 20 });
 
-/// How long requests that only read are answered between two commits: looks at pools, and other
-/// reads.
+/// How long requests that only read are answered between two commits: inspections of pools, and
+/// other reads.
 pub(super) const MAX_READ_TIME: Duration = Duration::from_millis(10);
 
 pub(super) struct Inbox {
@@ -27,7 +27,7 @@ pub(super) struct Inbox {
     /// The next job is one of `held`, if there is one.
     is_held_next: bool,
     /// Requests for the state of a pool, with its slots or without, answered after the commit.
-    pub(super) looks: VecDeque<(Id, bool, Reply)>,
+    pub(super) inspections: VecDeque<(Id, bool, Reply)>,
     /// Requests that only read and need an access key, answered after the commit.
     pub(super) reads: VecDeque<Read>,
     /// Requests that ask whether the file can be written, answered after the commit.
@@ -43,7 +43,7 @@ impl Inbox {
             held: VecDeque::new(),
             others: VecDeque::new(),
             is_held_next: true,
-            looks: VecDeque::new(),
+            inspections: VecDeque::new(),
             reads: VecDeque::new(),
             readies: Vec::new(),
             max_batch: max_batch.max(1),
@@ -79,7 +79,7 @@ impl Inbox {
 
     /// Checks whether anything is to be done without a new job.
     pub(super) fn has_more(&self) -> bool {
-        self.has_jobs() || !self.looks.is_empty() || !self.reads.is_empty()
+        self.has_jobs() || !self.inspections.is_empty() || !self.reads.is_empty()
     }
 
     /// Checks whether a batch takes no more jobs, after it has done so many since `started`.

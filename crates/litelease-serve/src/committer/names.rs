@@ -149,8 +149,8 @@ pub(crate) fn release(file: &Served<'_>, grant: &Grant, now_ms: i64) -> Done {
 /// Ends the lease of any holder.
 pub(crate) fn break_lease(file: &Served<'_>, name: &str, now_ms: i64) -> Done {
     Ok(Answer::Name(match file.db.at(now_ms).break_lease(name)? {
-        BreakResult::Broken { owner, killed } => {
-            NameAnswer::Broken(Broken { killed, name: name.into(), owner })
+        BreakResult::Broken { owner, token } => {
+            NameAnswer::Broken(Broken { killed: token, name: name.into(), owner })
         }
         BreakResult::Rejected { reason, current } => rejected(reason, current, now_ms),
     }))

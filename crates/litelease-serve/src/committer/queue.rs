@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::job::GrantJob;
 
-/// The queue of one pool or name. Places are numbers that grow with every request.
+/// The queue of one pool or name, in the order of the requests' sequence numbers.
 ///
-/// Requests with the same key share the place of the first of them, and get the same grant.
+/// Requests with the same key share the entry of the first of them, and get the same grant.
 #[derive(Default)]
 pub(super) struct Queue {
     jobs: BTreeMap<u64, Vec<GrantJob>>,
@@ -22,7 +22,7 @@ impl Queue {
         self.jobs.values().map(Vec::len).sum()
     }
 
-    /// Adds a request at its place, or at the place of one with the same key.
+    /// Adds a request, or lets it share the entry of one with the same key.
     pub(super) fn join(&mut self, job: GrantJob) {
         let is_same = |other: &GrantJob| other.repeats(&job);
         let shared = match job.key {
@@ -31,21 +31,21 @@ impl Queue {
         };
         match shared {
             Some(sharing) => sharing.push(job),
-            None => _ = self.jobs.insert(job.place, vec![job]),
+            None => _ = self.jobs.insert(job.sequence, vec![job]),
         }
     }
 
-    /// Takes a request out, wherever it is. Returns whether it was there.
-    pub(super) fn leave(&mut self, place: u64) -> bool {
-        let has_it = |sharing: &Vec<GrantJob>| sharing.iter().any(|one| one.place == place);
-        let found = match self.jobs.get(&place) {
-            Some(sharing) if has_it(sharing) => Some(place),
-            // It shares the place of another one, or has left its own to another one.
+    /// Removes a request. Returns whether it was there.
+    pub(super) fn leave(&mut self, sequence: u64) -> bool {
+        let has_it = |sharing: &Vec<GrantJob>| sharing.iter().any(|one| one.sequence == sequence);
+        let found = match self.jobs.get(&sequence) {
+            Some(sharing) if has_it(sharing) => Some(sequence),
+            // It shares the entry of another request, or began the entry that others share now.
             _ => self.jobs.iter().find(|(_, sharing)| has_it(sharing)).map(|(at, _)| *at),
         };
         let Some(at) = found else { return false };
         if let Some(sharing) = self.jobs.get_mut(&at) {
-            sharing.retain(|one| one.place != place);
+            sharing.retain(|one| one.sequence != sequence);
             if sharing.is_empty() {
                 self.jobs.remove(&at);
             }
@@ -53,8 +53,8 @@ impl Queue {
         true
     }
 
-    /// Begins to serve the first request whose client is still there, and those that share its
-    /// place. Drops and counts those before it.
+    /// Begins to serve the first request whose client is still connected, and those that share its
+    /// entry. Drops and counts the requests before it.
     pub(super) fn begin_serving(&mut self) -> (usize, Option<&GrantJob>) {
         let mut gone = 0;
         while let Some(mut first) = self.jobs.first_entry() {
@@ -70,7 +70,7 @@ impl Queue {
         (gone, self.jobs.values().next().and_then(|sharing| sharing.first()))
     }
 
-    /// Lets the requests at the first place wait on. Returns those whose client has given up.
+    /// Lets the requests of the first entry wait on. Returns those whose client has given up.
     pub(super) fn keep_waiting(&mut self) -> Vec<GrantJob> {
         let Some(mut first) = self.jobs.first_entry() else { return Vec::new() };
         let given_up = first.get_mut().extract_if(.., |one| !one.keep_waiting()).collect();
@@ -80,19 +80,19 @@ impl Queue {
         given_up
     }
 
-    /// Checks whether such a request waits.
+    /// Checks whether a request for which `is_it` holds waits.
     pub(super) fn has(&self, is_it: impl Fn(&GrantJob) -> bool) -> bool {
         self.jobs.values().flatten().any(is_it)
     }
 
-    /// Takes out all requests at the first place that has such a one.
+    /// Removes the first entry that has a request for which `is_it` holds.
     pub(super) fn take(&mut self, is_it: impl Fn(&GrantJob) -> bool) -> Option<Vec<GrantJob>> {
-        let mut places = self.jobs.iter();
-        let place = places.find(|(_, sharing)| sharing.iter().any(&is_it)).map(|(at, _)| *at)?;
-        self.jobs.remove(&place)
+        let mut entries = self.jobs.iter();
+        let first = entries.find(|(_, sharing)| sharing.iter().any(&is_it)).map(|(at, _)| *at)?;
+        self.jobs.remove(&first)
     }
 
-    /// Takes out all requests at the first place.
+    /// Removes the first entry.
     pub(super) fn pop(&mut self) -> Option<Vec<GrantJob>> {
         self.jobs.pop_first().map(|(_, sharing)| sharing)
     }
@@ -108,41 +108,41 @@ mod tests {
 
     type Answered = Result<Answer, JobError>;
 
-    fn join(queue: &mut Queue, place: u64, key: Option<&str>) -> oneshot::Receiver<Answered> {
+    fn join(queue: &mut Queue, sequence: u64, key: Option<&str>) -> oneshot::Receiver<Answered> {
         let (reply, answer) = oneshot::channel();
         let key = key.map(str::to_owned);
         let (id, wanted) = (Id::Pool("p".into()), Wanted::Slot { note: None });
         let wait = Some(WaitState::default());
-        queue.join(GrantJob { id, wanted, ttl_ms: 50, key, wait, place, share: None, reply });
+        queue.join(GrantJob { id, wanted, ttl_ms: 50, key, wait, sequence, share: None, reply });
         answer
     }
 
-    fn places(sharing: Option<Vec<GrantJob>>) -> Vec<u64> {
-        sharing.unwrap_or_default().iter().map(|one| one.place).collect()
+    fn sequences(sharing: Option<Vec<GrantJob>>) -> Vec<u64> {
+        sharing.unwrap_or_default().iter().map(|one| one.sequence).collect()
     }
 
     #[test]
-    fn the_first_to_come_is_the_first_to_go_and_who_left_is_skipped() {
+    fn the_first_request_is_served_first_and_one_that_has_left_is_skipped() {
         let mut queue = Queue::default();
-        let answers: Vec<_> = (1..=4).map(|place| join(&mut queue, place, None)).collect();
+        let answers: Vec<_> = (1..=4).map(|sequence| join(&mut queue, sequence, None)).collect();
         assert!(queue.leave(2));
         assert!(!queue.leave(2));
-        assert_eq!(places(queue.pop()), [1]);
-        assert_eq!(places(queue.pop()), [3]);
+        assert_eq!(sequences(queue.pop()), [1]);
+        assert_eq!(sequences(queue.pop()), [3]);
         drop(answers);
         assert_eq!(queue.begin_serving().0, 1);
         assert!(queue.is_empty());
     }
 
     #[test]
-    fn a_key_has_one_place_however_many_share_it_and_keeps_it_while_one_of_them_stays() {
+    fn requests_with_one_key_share_an_entry_and_keep_it_while_one_of_them_waits() {
         let mut queue = Queue::default();
         let _first = join(&mut queue, 1, Some("k"));
         let _second = join(&mut queue, 2, None);
         let _third = join(&mut queue, 3, Some("k"));
         assert_eq!(queue.len(), 3);
         assert!(queue.leave(1));
-        assert_eq!(places(queue.pop()), [3], "the place of the first is the third's now");
-        assert_eq!(places(queue.pop()), [2]);
+        assert_eq!(sequences(queue.pop()), [3], "the third keeps the entry that the first began");
+        assert_eq!(sequences(queue.pop()), [2]);
     }
 }

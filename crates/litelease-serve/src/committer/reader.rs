@@ -51,12 +51,12 @@ impl Reader<'_> {
         self.keys.check_key(caller, self.now_ms)
     }
 
-    /// Looks at the database in another way.
-    pub(crate) fn look<T>(
+    /// Runs another read of the database.
+    pub(crate) fn read<T>(
         &self,
-        look: impl FnOnce(&Litelease, i64) -> Result<T, Error>,
+        read: impl FnOnce(&Litelease, i64) -> Result<T, Error>,
     ) -> Result<T, JobError> {
-        look(self.db, self.now_ms).map_err(failed)
+        read(self.db, self.now_ms).map_err(failed)
     }
 
     /// Reads the latest checkpoint of a name.
@@ -73,7 +73,7 @@ impl Reader<'_> {
 
     /// Reads one name.
     pub(crate) fn name(&self, name: &str) -> Result<NameState, JobError> {
-        self.look(|db, now_ms| {
+        self.read(|db, now_ms| {
             let token = db.token(name)?;
             let current = db.at(now_ms).inspect(name)?;
             let attachments = match &current {
@@ -89,7 +89,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads a page of names, of which those that nobody has are wanted only with `all`. Returns
+    /// Reads a page of names: only leased ones, unless `all` asks for the others as well. Returns
     /// the name to go on after, too, if there may be more.
     pub(crate) fn page(
         &self,
@@ -98,7 +98,7 @@ impl Reader<'_> {
         limit: usize,
         all: bool,
     ) -> Result<(Vec<KnownName>, Option<String>), JobError> {
-        self.look(|db, now_ms| {
+        self.read(|db, now_ms| {
             let keep = |row: Row<'_>, value: Value<'_>| match row.live(now_ms) {
                 Some(lease) => Some(Ok(live(lease.into_owned(), value, now_ms))),
                 None => all.then(|| Err(LeaseRow::from(row))),

@@ -33,7 +33,7 @@ pub(super) struct ServedFile {
     pub(super) db: Litelease,
     /// The engine, if the database is a copy in memory of what is there.
     mirror: Option<Mirror>,
-    mark: Option<HighWater>,
+    high_water: Option<HighWater>,
     /// Held until the database is closed. Tests do without it.
     lock: Option<ServerLock>,
     /// When the file was last written, or could not be and why.
@@ -55,7 +55,7 @@ pub(super) struct ServedFile {
 impl ServedFile {
     pub(super) fn new(
         db: Litelease,
-        mark: Option<HighWater>,
+        high_water: Option<HighWater>,
         lock: Option<ServerLock>,
         options: &Options,
         metrics: Arc<Metrics>,
@@ -63,7 +63,7 @@ impl ServedFile {
         ServedFile {
             db,
             mirror: None,
-            mark,
+            high_water,
             lock,
             last_write: None,
             changes_at_begin: 0,
@@ -170,11 +170,11 @@ impl ServedFile {
         }
         self.metrics.keys_changed();
         if let Some((rows, _)) = mirrored {
-            self.keys = Keys::of(rows);
+            self.keys = Keys::from_rows(rows);
             return;
         }
         self.keys = match crate::FileAccess::new(&self.db).list() {
-            Ok(rows) => Keys::of(&rows.unwrap_or_default()),
+            Ok(rows) => Keys::from_rows(&rows.unwrap_or_default()),
             Err(error) => {
                 tracing::error!(error = %error, "the access keys cannot be read");
                 self.keys_version = None;
@@ -209,18 +209,20 @@ impl ServedFile {
 
     /// Raises the high-water mark to the token of a slot and the grant of a name that are about to
     /// be answered.
-    pub(super) fn raise_mark(&mut self, token: i64, name: Option<NameGrant>) {
+    pub(super) fn raise_high_water(&mut self, token: i64, name: Option<NameGrant>) {
         // On failure the grants are stored; only a restored backup might go unnoticed.
-        warn_about_mark(self.mark.as_mut().map_or(Ok(()), |mark| mark.rise(token, name)));
+        warn_about_high_water(
+            self.high_water.as_mut().map_or(Ok(()), |high_water| high_water.rise(token, name)),
+        );
     }
 
     /// Returns how long until the high-water mark is to be synced, if it is.
-    pub(super) fn mark_due_in(&self) -> Option<Duration> {
-        self.mark.as_ref().and_then(HighWater::due)
+    pub(super) fn high_water_due_in(&self) -> Option<Duration> {
+        self.high_water.as_ref().and_then(HighWater::due)
     }
 
-    pub(super) fn sync_mark(&mut self) {
-        warn_about_mark(self.mark.as_mut().map_or(Ok(()), HighWater::sync));
+    pub(super) fn sync_high_water(&mut self) {
+        warn_about_high_water(self.high_water.as_mut().map_or(Ok(()), HighWater::sync));
     }
 }
 
@@ -277,7 +279,7 @@ impl ServedFile {
     }
 }
 
-fn warn_about_mark(written: Result<(), litelease_sys::Error>) {
+fn warn_about_high_water(written: Result<(), litelease_sys::Error>) {
     if let Err(error) = written {
         tracing::warn!(error = %error, "the high-water mark cannot be written");
     }

@@ -17,7 +17,7 @@ use crate::access::Which;
 use crate::answer::NameAnswer;
 use crate::job::{Claim, GrantJob, Jobs, ManyJob, Reply, Task, WaitState, Wanted, Work, channel};
 
-type Told = oneshot::Receiver<Result<Answer, JobError>>;
+type PendingAnswer = oneshot::Receiver<Result<Answer, JobError>>;
 
 thread_local! {
     static NOW_MS: Cell<i64> = const { Cell::new(0) };
@@ -36,7 +36,7 @@ struct Desk {
     jobs: Jobs,
     todo: Receiver<Job>,
     answers: mpsc::UnboundedReceiver<Vec<Answered>>,
-    places: u64,
+    sequences: u64,
     _folder: tempfile::TempDir,
 }
 
@@ -52,30 +52,30 @@ impl Desk {
         let db = Litelease::from_connection(connection);
         db.bootstrap().unwrap();
         db.pools().register("p", slots).unwrap();
-        let mark = HighWater::beside(&folder.path().join("p")).unwrap();
+        let high_water = HighWater::beside(&folder.path().join("p")).unwrap();
         let (jobs, todo) = channel();
         let (handed, answers) = mpsc::unbounded_channel();
         let (changes, metrics) = (broadcast::channel(16).0, Arc::new(Metrics::default()));
         let options = Options { clock, ..Options::default() };
-        let committer = Committer::new(db, mark, None, &options, handed, changes, metrics);
-        Desk { committer, jobs, todo, answers, places: 0, _folder: folder }
+        let committer = Committer::new(db, high_water, None, &options, handed, changes, metrics);
+        Desk { committer, jobs, todo, answers, sequences: 0, _folder: folder }
     }
 
-    fn leave_job(&self, job: impl FnOnce(Reply) -> Job) -> Told {
-        let (reply, told) = oneshot::channel();
+    fn leave_job(&self, job: impl FnOnce(Reply) -> Job) -> PendingAnswer {
+        let (reply, pending) = oneshot::channel();
         assert!(self.jobs.send(job(reply)).is_ok());
-        told
+        pending
     }
 
-    fn work(&self, task: Task) -> Told {
+    fn work(&self, task: Task) -> PendingAnswer {
         let (caller, scope) = (Caller::default(), Scope::Operate);
         self.leave_job(|reply| Job::Work(Box::new(Work { caller, scope, task, reply })))
     }
 
-    fn borrow(&mut self, ttl_ms: i64, waits: bool, key: Option<&str>) -> Told {
-        self.places += 1;
+    fn borrow(&mut self, ttl_ms: i64, waits: bool, key: Option<&str>) -> PendingAnswer {
+        self.sequences += 1;
         let (id, wanted) = (Id::Pool("p".into()), Wanted::Slot { note: None });
-        let (place, key) = (self.places, key.map(str::to_owned));
+        let (sequence, key) = (self.sequences, key.map(str::to_owned));
         self.leave_job(|reply| {
             Job::Grant(GrantJob {
                 id,
@@ -83,7 +83,7 @@ impl Desk {
                 ttl_ms,
                 key,
                 wait: wait(waits),
-                place,
+                sequence,
                 share: None,
                 reply,
             })
@@ -92,11 +92,11 @@ impl Desk {
 
     /// Sends a job that fails its commit: the store refuses an empty key, which no request can
     /// have.
-    fn break_it(&mut self) -> Told {
+    fn break_it(&mut self) -> PendingAnswer {
         self.borrow(600, false, Some(""))
     }
 
-    fn renew(&self, lease: &str) -> Told {
+    fn renew(&self, lease: &str) -> PendingAnswer {
         let lease = lease.to_owned();
         self.work(Task::Slot(
             Id::Pool("p".into()),
@@ -104,8 +104,8 @@ impl Desk {
         ))
     }
 
-    fn leave(&self, place: u64) {
-        assert!(self.jobs.send(Job::Leave { id: Id::Pool("p".into()), place }).is_ok());
+    fn leave(&self, sequence: u64) {
+        assert!(self.jobs.send(Job::Leave { id: Id::Pool("p".into()), sequence }).is_ok());
     }
 
     fn give_back(&self, lease: String) {
@@ -146,8 +146,8 @@ fn wait(waits: bool) -> Option<WaitState> {
 }
 
 #[track_caller]
-fn lent(told: &mut Told) -> String {
-    match told.try_recv().unwrap() {
+fn lent(pending: &mut PendingAnswer) -> String {
+    match pending.try_recv().unwrap() {
         Ok(Answer::Pool(PoolAnswer::Lent { borrowed, .. })) => borrowed.lease_id,
         answer => panic!("{answer:?}"),
     }
@@ -165,16 +165,16 @@ fn alone(play: fn()) {
 fn a_commit_that_fails_takes_nothing_from_who_has_borrowed_before() {
     alone(|| {
         let mut desk = Desk::with(2);
-        let mut told = desk.borrow(600, false, Some("k"));
+        let mut pending = desk.borrow(600, false, Some("k"));
         desk.turn();
-        let lease = lent(&mut told);
+        let lease = lent(&mut pending);
         // The retry shares a commit with the job that breaks it.
         let mut retried = desk.borrow(600, false, Some("k"));
         let mut other = desk.borrow(600, false, None);
         let mut broken = desk.break_it();
         desk.turn();
-        for told in [&mut retried, &mut other, &mut broken] {
-            assert!(matches!(told.try_recv().unwrap(), Err(JobError::Database)));
+        for pending in [&mut retried, &mut other, &mut broken] {
+            assert!(matches!(pending.try_recv().unwrap(), Err(JobError::Database)));
         }
         let mut renewed = desk.renew(&lease);
         desk.turn();
@@ -193,17 +193,17 @@ fn who_is_gone_joins_no_queue_and_is_not_counted() {
         drop(desk.borrow(600, false, None));
         desk.turn();
         assert_eq!(desk.in_use(), 0, "nothing is lent to a client that is gone");
-        let mut told = desk.borrow(600, false, None);
+        let mut pending = desk.borrow(600, false, None);
         let _head = desk.borrow(600, true, None);
         desk.turn();
-        lent(&mut told);
+        lent(&mut pending);
         // These have timed out while the committer was busy. Behind a waiter that stays, they are
         // not noticed.
         for waits in [true, false] {
-            let before = desk.places + 1;
+            let before = desk.sequences + 1;
             let ended = [desk.borrow(600, waits, None), desk.borrow(600, waits, None)];
             drop(ended);
-            (before..=desk.places).for_each(|place| desk.leave(place));
+            (before..=desk.sequences).for_each(|sequence| desk.leave(sequence));
             desk.turn();
         }
         // This one leaves while it is in the queue.
@@ -211,7 +211,7 @@ fn who_is_gone_joins_no_queue_and_is_not_counted() {
         desk.turn();
         assert_eq!(desk.committer.waiting.len(), 2);
         drop(behind);
-        desk.leave(desk.places);
+        desk.leave(desk.sequences);
         desk.turn();
         assert_eq!(desk.committer.waiting.len(), 1);
         assert_eq!(desk.committer.waiting.len_of(&Id::Pool("p".into())), 1);
@@ -234,14 +234,14 @@ fn what_could_not_be_returned_is_kept_and_the_database_is_not_pestered() {
         (0..5).for_each(|_| desk.turn());
         assert_eq!(desk.failures(), 1);
         // A new request is tried at once.
-        let mut told = desk.borrow(600, false, None);
+        let mut pending = desk.borrow(600, false, None);
         desk.turn();
-        assert!(matches!(told.try_recv().unwrap(), Err(JobError::Database)));
+        assert!(matches!(pending.try_recv().unwrap(), Err(JobError::Database)));
         assert_eq!((desk.failures(), desk.in_use()), (2, 2));
         desk.fails(false);
-        let mut told = desk.borrow(600, false, None);
+        let mut pending = desk.borrow(600, false, None);
         desk.turn();
-        lent(&mut told);
+        lent(&mut pending);
         assert_eq!(desk.in_use(), 1, "both are back, and one is lent out again");
     });
 }
@@ -250,9 +250,9 @@ fn what_could_not_be_returned_is_kept_and_the_database_is_not_pestered() {
 fn a_writer_ends_with_those_who_ask_also_while_the_database_fails() {
     alone(|| {
         let mut desk = Desk::with(1);
-        let mut told = desk.borrow(600, false, None);
+        let mut pending = desk.borrow(600, false, None);
         desk.turn();
-        desk.give_back(lent(&mut told));
+        desk.give_back(lent(&mut pending));
         desk.fails(true);
         desk.turn();
         let metrics = Arc::clone(&desk.committer.metrics);
@@ -328,7 +328,7 @@ impl Desk {
         let options = Options { open: true, ..Options::default() };
         desk.committer.file = ServedFile::new(
             memory(),
-            Some(mark(desk._folder.path())),
+            Some(high_water(desk._folder.path())),
             None,
             &options,
             Arc::default(),
@@ -336,11 +336,11 @@ impl Desk {
         desk
     }
 
-    fn claim(&mut self, name: &str, owner: &str, waits: bool, key: Option<&str>) -> Told {
-        self.places += 1;
+    fn claim(&mut self, name: &str, owner: &str, waits: bool, key: Option<&str>) -> PendingAnswer {
+        self.sequences += 1;
         let claim = Claim { caller: Caller::default(), owner: owner.into(), min_token: 0 };
         let (id, wanted) = (Id::Name(name.into()), Wanted::Name(Box::new(claim)));
-        let (place, key) = (self.places, key.map(str::to_owned));
+        let (sequence, key) = (self.sequences, key.map(str::to_owned));
         self.leave_job(|reply| {
             Job::Grant(GrantJob {
                 id,
@@ -348,7 +348,7 @@ impl Desk {
                 ttl_ms: 600,
                 key,
                 wait: wait(waits),
-                place,
+                sequence,
                 share: None,
                 reply,
             })
@@ -359,11 +359,11 @@ impl Desk {
         &self,
         secret: &str,
         work: impl FnOnce(&Served<'_>, &litelease::Grant, i64) -> Done + Send + 'static,
-    ) -> Told {
+    ) -> PendingAnswer {
         self.work(Task::Grant(secret.into(), Box::new(work)))
     }
 
-    fn request(&self, name: &str, requester: &'static str) -> Told {
+    fn request(&self, name: &str, requester: &'static str) -> PendingAnswer {
         self.work(Task::Name(
             Id::Name(name.into()),
             Box::new(move |file, name, now_ms| {
@@ -383,13 +383,13 @@ fn memory() -> Litelease {
     db
 }
 
-fn mark(folder: &std::path::Path) -> HighWater {
+fn high_water(folder: &std::path::Path) -> HighWater {
     HighWater::beside(&folder.join("other")).unwrap()
 }
 
 #[track_caller]
-fn granted(told: &mut Told) -> (String, i64) {
-    match told.try_recv().unwrap() {
+fn granted(pending: &mut PendingAnswer) -> (String, i64) {
+    match pending.try_recv().unwrap() {
         Ok(Answer::Name(NameAnswer::Granted(granted))) => {
             (granted.grant, granted.lease.lease.token)
         }
@@ -411,16 +411,16 @@ fn turn_while(desk: &mut Desk, meanwhile: impl FnOnce()) {
 fn a_name_granted_to_a_client_that_is_gone_goes_to_the_next_in_line() {
     alone(|| {
         let mut desk = Desk::open();
-        let told = desk.claim("n", "a", false, None);
+        let pending = desk.claim("n", "a", false, None);
         let mut next = desk.claim("n", "b", true, None);
-        turn_while(&mut desk, || drop(told));
+        turn_while(&mut desk, || drop(pending));
         assert_eq!(desk.owner("n").as_deref(), Some("a"));
         desk.turn();
         assert_eq!(granted(&mut next).1, 2);
         assert_eq!(desk.owner("n").as_deref(), Some("b"));
         // A key keeps the grant for the retry.
-        let told = desk.claim("m", "a", false, Some("k"));
-        turn_while(&mut desk, || drop(told));
+        let pending = desk.claim("m", "a", false, Some("k"));
+        turn_while(&mut desk, || drop(pending));
         desk.turn();
         let mut again = desk.claim("m", "a", false, Some("k"));
         desk.turn();
@@ -432,9 +432,9 @@ fn a_name_granted_to_a_client_that_is_gone_goes_to_the_next_in_line() {
 fn a_lease_that_was_fetched_by_a_client_that_is_gone_waits_to_be_fetched_again() {
     alone(|| {
         let mut desk = Desk::open();
-        let mut told = desk.claim("n", "a", false, None);
+        let mut pending = desk.claim("n", "a", false, None);
         desk.turn();
-        let grant = granted(&mut told).0;
+        let grant = granted(&mut pending).0;
         let heir = desk.claim("n", "heir", true, None);
         let mut stranger = desk.claim("n", "stranger", true, None);
         desk.turn();
@@ -465,18 +465,18 @@ fn names_and_slots_share_a_commit_and_fail_together() {
         assert!(desk.committer.metrics.text().contains("litelease_commits_total 1\n"));
         let (mut name, mut broken) = (desk.claim("m", "a", false, None), desk.break_it());
         desk.turn();
-        for told in [&mut name, &mut broken] {
-            assert!(matches!(told.try_recv().unwrap(), Err(JobError::Database)));
+        for pending in [&mut name, &mut broken] {
+            assert!(matches!(pending.try_recv().unwrap(), Err(JobError::Database)));
         }
         assert_eq!(desk.owner("m"), None);
     });
 }
 
 impl Desk {
-    fn receive(&mut self, queue: &str, waits: bool, key: Option<&str>) -> Told {
-        self.places += 1;
+    fn receive(&mut self, queue: &str, waits: bool, key: Option<&str>) -> PendingAnswer {
+        self.sequences += 1;
         let (id, wanted) = (Id::Queue(queue.into()), Wanted::Item(Box::default()));
-        let (place, key) = (self.places, key.map(str::to_owned));
+        let (sequence, key) = (self.sequences, key.map(str::to_owned));
         self.leave_job(|reply| {
             Job::Grant(GrantJob {
                 id,
@@ -484,7 +484,7 @@ impl Desk {
                 ttl_ms: 600,
                 key,
                 wait: wait(waits),
-                place,
+                sequence,
                 share: None,
                 reply,
             })
@@ -495,12 +495,12 @@ impl Desk {
         &self,
         receipt: &str,
         work: impl FnOnce(&Served<'_>, &str, i64) -> Done + Send + 'static,
-    ) -> Told {
+    ) -> PendingAnswer {
         let (queue, receipt) = (Some("q".into()), receipt.into());
         self.work(Task::Receipt { queue, receipt, work: Box::new(work) })
     }
 
-    fn send(&self, queue: &str, body: &str, delay_ms: i64) -> Told {
+    fn send(&self, queue: &str, body: &str, delay_ms: i64) -> PendingAnswer {
         let (body, delay) = (body.into(), duration(delay_ms));
         self.work(Task::Name(
             Id::Queue(queue.into()),
@@ -514,8 +514,8 @@ impl Desk {
 
 /// The id and the attempt of an item that was delivered.
 #[track_caller]
-fn delivered(told: &mut Told) -> (i64, i64) {
-    match told.try_recv().unwrap() {
+fn delivered(pending: &mut PendingAnswer) -> (i64, i64) {
+    match pending.try_recv().unwrap() {
         Ok(Answer::Queue(QueueAnswer::Delivered(delivered))) => {
             (delivered.item.id, delivered.item.attempt)
         }
@@ -531,22 +531,22 @@ fn an_item_that_its_client_does_not_hear_of_counts_no_attempt_and_keeps_its_plac
         let _sent = [desk.send("q", "first", 0), desk.send("q", "second", 0)];
         desk.turn();
         NOW_MS.set(NOW_MS.get() + 10);
-        let told = desk.receive("q", false, None);
-        turn_while(&mut desk, || drop(told));
+        let pending = desk.receive("q", false, None);
+        turn_while(&mut desk, || drop(pending));
         // The last attempt that is allowed would have been used up.
         let mut next = desk.receive("q", false, None);
         desk.turn();
         assert_eq!(delivered(&mut next), (1, 1), "the same item, before the other one");
         // One that waits gets it in the same commit.
-        let told = desk.receive("q", false, None);
+        let pending = desk.receive("q", false, None);
         let mut waiter = desk.receive("q", true, None);
-        turn_while(&mut desk, || drop(told));
+        turn_while(&mut desk, || drop(pending));
         desk.turn();
         assert_eq!(delivered(&mut waiter), (2, 1));
         // A key keeps the delivery for the retry.
         let _sent = desk.send("q", "third", 0);
-        let told = desk.receive("q", false, Some("k"));
-        turn_while(&mut desk, || drop(told));
+        let pending = desk.receive("q", false, Some("k"));
+        turn_while(&mut desk, || drop(pending));
         let (mut again, mut other) =
             (desk.receive("q", false, Some("k")), desk.receive("q", false, None));
         desk.turn();
@@ -612,8 +612,8 @@ fn a_request_is_repeated_while_its_client_waits_and_lapses_with_it() {
         let claim = Claim { caller: Caller::default(), owner: "a".into(), min_token: 0 };
         let (id, wanted) = (Id::Name("n".into()), Wanted::Name(Box::new(claim)));
         let mut held = desk.leave_job(|reply| {
-            let (ttl_ms, key, wait, place) = (1_000_000, None, None, 1);
-            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait, place, share: None, reply })
+            let (ttl_ms, key, wait, sequence) = (1_000_000, None, None, 1);
+            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait, sequence, share: None, reply })
         });
         desk.turn();
         granted(&mut held);
@@ -657,8 +657,8 @@ fn a_damaged_row_of_a_grant_to_take_back_or_of_a_request_fails_nobody_else() {
         let claim = Claim { caller: Caller::default(), owner: "a".into(), min_token: 0 };
         let (id, wanted) = (Id::Name("asked".into()), Wanted::Name(Box::new(claim)));
         let mut held = desk.leave_job(|reply| {
-            let (ttl_ms, key, wait, place) = (1_000_000, None, None, 100);
-            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait, place, share: None, reply })
+            let (ttl_ms, key, wait, sequence) = (1_000_000, None, None, 100);
+            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait, sequence, share: None, reply })
         });
         desk.turn();
         granted(&mut held);
@@ -696,7 +696,7 @@ fn what_a_batch_grants_and_prolongs_counts_from_when_it_does_so() {
         PASSES_MS.set(10);
         let began_ms = NOW_MS.get();
         let (receipt, same) = (held.item.receipt.clone(), held.item.receipt);
-        let mut told = [
+        let mut pending = [
             desk.borrow(600, false, None),
             desk.claim("m", "a", false, None),
             desk.receive("q", false, None),
@@ -710,9 +710,9 @@ fn what_a_batch_grants_and_prolongs_counts_from_when_it_does_so() {
         ];
         desk.turn();
         let db = &desk.committer.file.db;
-        let mut ends_ms: Vec<i64> = told
+        let mut ends_ms: Vec<i64> = pending
             .iter_mut()
-            .map(|told| match told.try_recv().unwrap() {
+            .map(|pending| match pending.try_recv().unwrap() {
                 Ok(Answer::Pool(PoolAnswer::Lent { borrowed, .. })) => borrowed.slot.expires_at_ms,
                 Ok(Answer::Pool(PoolAnswer::Renewed { slot, .. })) => slot.expires_at_ms,
                 Ok(Answer::Name(NameAnswer::Granted(granted))) => granted.lease.lease.expires_at_ms,
@@ -734,7 +734,7 @@ fn what_a_batch_grants_and_prolongs_counts_from_when_it_does_so() {
 }
 
 impl Desk {
-    fn change_many(&self, change: ManyItems) -> Told {
+    fn change_many(&self, change: ManyItems) -> PendingAnswer {
         let (caller, queue, key) = (Caller::default(), "q".into(), Some("k".to_owned()));
         let (after, count) = (None, 0);
         self.leave_job(|reply| {
@@ -746,17 +746,17 @@ impl Desk {
         &self,
         work: impl FnOnce(&Reader<'_>) -> Result<(), JobError> + Send + 'static,
     ) -> oneshot::Receiver<Result<(), JobError>> {
-        let (reply, told) = oneshot::channel();
+        let (reply, pending) = oneshot::channel();
         let read: Read = Box::new(move |reader| {
             let done = reader.and_then(work);
             Box::new(move || _ = reply.send(done))
         });
         assert!(self.jobs.send(Job::Read { read, is_first: false }).is_ok());
-        told
+        pending
     }
 
-    fn look(&self, with_slots: bool) -> Told {
-        self.leave_job(|reply| Job::Look { id: Id::Pool("p".into()), with_slots, reply })
+    fn inspect(&self, with_slots: bool) -> PendingAnswer {
+        self.leave_job(|reply| Job::Inspect { id: Id::Pool("p".into()), with_slots, reply })
     }
 
     fn fill_with_dead_items(&self, count: usize) {
@@ -825,15 +825,15 @@ fn a_change_of_many_items_that_is_asked_for_again_meanwhile_is_done_once() {
         for change in [ManyItems::Redrive, ManyItems::Discard, ManyItems::Delete] {
             let mut desk = Desk::open();
             desk.fill_with_dead_items(2_500);
-            let mut told = vec![desk.change_many(change)];
+            let mut pending = vec![desk.change_many(change)];
             desk.turn();
-            told.push(desk.change_many(change));
+            pending.push(desk.change_many(change));
             desk.turn();
             // What comes while the last slice is done is behind it.
-            told.push(desk.change_many(change));
+            pending.push(desk.change_many(change));
             (0..4).for_each(|_| desk.turn());
             let whole = if change == ManyItems::Delete { 1 } else { 2_500 };
-            let counts = told.iter_mut().map(|told| match told.try_recv().unwrap() {
+            let counts = pending.iter_mut().map(|pending| match pending.try_recv().unwrap() {
                 Ok(Answer::Queue(answer)) => count_of(&answer),
                 answer => panic!("{answer:?}"),
             });
@@ -846,11 +846,12 @@ fn a_change_of_many_items_that_is_asked_for_again_meanwhile_is_done_once() {
 fn the_job_of_a_holder_does_not_wait_behind_all_that_others_have_sent() {
     alone(|| {
         let mut desk = Desk::with(1);
-        let mut told = desk.borrow(600, false, None);
+        let mut pending = desk.borrow(600, false, None);
         desk.turn();
-        let lease = lent(&mut told);
+        let lease = lent(&mut pending);
         // More than a batch takes.
-        let _others: Vec<Told> = (0..1_500).map(|_| desk.borrow(600, true, None)).collect();
+        let _others: Vec<PendingAnswer> =
+            (0..1_500).map(|_| desk.borrow(600, true, None)).collect();
         let mut renewed = desk.renew(&lease);
         desk.turn();
         assert!(matches!(renewed.try_recv(), Ok(Ok(Answer::Pool(PoolAnswer::Renewed { .. })))));
@@ -867,20 +868,20 @@ fn a_look_at_a_pool_does_not_read_its_slots() {
         desk.turn();
         let db = &desk.committer.file.db;
         db.conn().execute_batch("UPDATE main.litelease_pool_slots SET token = 'x'").unwrap();
-        let (mut brief, mut whole) = (desk.look(false), desk.look(true));
+        let (mut brief, mut whole) = (desk.inspect(false), desk.inspect(true));
         desk.turn();
-        let told = brief.try_recv().unwrap();
+        let pending = brief.try_recv().unwrap();
         let is_lent = |pool: &litelease_wire::Pool| pool.in_use == 1;
         assert!(
-            matches!(&told, Ok(Answer::Pool(PoolAnswer::Pool(pool))) if is_lent(pool)),
-            "{told:?}"
+            matches!(&pending, Ok(Answer::Pool(PoolAnswer::Pool(pool))) if is_lent(pool)),
+            "{pending:?}"
         );
         assert!(whole.try_recv().unwrap().is_err(), "a stream of events shows every slot");
     });
 }
 
 /// The keys were read before the reads of a turn. Another process removed a key and then changed a
-/// name: a stream with that key was told the change.
+/// name: a stream with that key was pending the change.
 #[test]
 fn a_key_that_is_removed_before_what_is_read_counts_no_more_when_it_is_told() {
     alone(|| {
@@ -888,7 +889,7 @@ fn a_key_that_is_removed_before_what_is_read_counts_no_more_when_it_is_told() {
         let path = folder.path().join("file");
         NOW_MS.set(1_000);
         let mut desk = Desk::on(Connection::open(&path).unwrap(), 1);
-        let caller = Caller::of_key("ci");
+        let caller = Caller::from_key("ci");
         let db = &desk.committer.file.db;
         assert!(
             crate::FileAccess::new(db)
@@ -907,7 +908,7 @@ fn a_key_that_is_removed_before_what_is_read_counts_no_more_when_it_is_told() {
         let changes = desk.committer.metrics.key_changes();
         // It happens while the reads of a turn are answered.
         let mut other = desk.read(move |reader| {
-            reader.look(|_, _| {
+            reader.read(|_, _| {
                 let other = Litelease::from_connection(Connection::open(&path)?);
                 assert!(crate::FileAccess::new(&other).remove("ci")?);
                 other.claim("secret", "a", Duration::from_secs(60)).map(drop)
@@ -917,15 +918,15 @@ fn a_key_that_is_removed_before_what_is_read_counts_no_more_when_it_is_told() {
         desk.turn();
         assert!(matches!(other.try_recv(), Ok(Ok(()))));
         let counted = desk.committer.metrics.key_changes();
-        assert!(counted > changes, "a stream that was answered looks for its key");
+        assert!(counted > changes, "a stream that was answered does not look for its key");
         // The time for reads may be over, and this one is left for the next turn.
-        let told = loop {
+        let pending = loop {
             match after.try_recv() {
-                Ok(told) => break told,
+                Ok(pending) => break pending,
                 Err(_) => desk.turn(),
             }
         };
-        assert!(matches!(told, Err(JobError::WrongKey)), "{told:?}");
+        assert!(matches!(pending, Err(JobError::WrongKey)), "{pending:?}");
     });
 }
 
@@ -939,16 +940,16 @@ fn reads_do_not_keep_the_next_commit_waiting_until_all_are_answered() {
             let _lent = desk.borrow(600, false, None);
         }
         desk.turn();
-        let mut looks: Vec<Told> = (0..2_000).map(|_| desk.look(true)).collect();
+        let mut inspections: Vec<PendingAnswer> = (0..2_000).map(|_| desk.inspect(true)).collect();
         desk.turn();
-        looks.retain_mut(|told| told.try_recv().is_err());
-        assert!(!looks.is_empty(), "all were answered at once");
+        inspections.retain_mut(|pending| pending.try_recv().is_err());
+        assert!(!inspections.is_empty(), "all were answered at once");
         let mut borrowed = desk.borrow(600, false, None);
         desk.turn();
         assert!(borrowed.try_recv().is_ok(), "the borrow is answered before them");
-        while !looks.is_empty() {
+        while !inspections.is_empty() {
             desk.turn();
-            looks.retain_mut(|told| told.try_recv().is_err());
+            inspections.retain_mut(|pending| pending.try_recv().is_err());
         }
     });
 }
@@ -957,7 +958,7 @@ fn reads_do_not_keep_the_next_commit_waiting_until_all_are_answered() {
 fn a_client_stores_answers_within_its_share_of_a_day() {
     let options = Options { max_answers: 8, ..Options::default() };
     let bounds = super::bounds::Bounds::new(&options);
-    let (a, b) = (Caller::of_key("a"), Caller::of_key("b"));
+    let (a, b) = (Caller::from_key("a"), Caller::from_key("b"));
     let is_refused = |caller, now_ms| {
         let checked = bounds.check_answer(caller, now_ms);
         checked.iter().for_each(|()| bounds.count_answer(caller));

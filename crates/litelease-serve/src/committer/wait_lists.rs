@@ -21,8 +21,8 @@ pub(super) struct WaitLists {
     queues: HashMap<Id, Queue>,
     /// How many requests wait, for all pools and names together.
     count: usize,
-    /// The places for requests that wait.
-    places: Arc<Pot>,
+    /// Limits how many requests one client may let wait.
+    shares: Arc<Pot>,
     /// When the next lease ends on each pool or name that has a queue.
     expiries: ExpirySchedule,
     /// When every queue is to be served, in Unix milliseconds.
@@ -30,11 +30,11 @@ pub(super) struct WaitLists {
 }
 
 impl WaitLists {
-    pub(super) fn new(places: Arc<Pot>) -> Self {
+    pub(super) fn new(shares: Arc<Pot>) -> Self {
         WaitLists {
             queues: HashMap::new(),
             count: 0,
-            places,
+            shares,
             expiries: ExpirySchedule::default(),
             all_due_ms: i64::MAX,
         }
@@ -58,9 +58,9 @@ impl WaitLists {
         self.queues.get(id).is_some_and(|queue| queue.has(is_it))
     }
 
-    /// Takes a place for a request of this client, if it does not have too many already.
-    pub(super) fn take_place(&self, caller: Caller) -> Result<Share, JobError> {
-        self.places.take(caller, 1)
+    /// Takes a share for a request of this client, unless too many of its requests wait already.
+    pub(super) fn take_share(&self, caller: Caller) -> Result<Share, JobError> {
+        self.shares.take(caller, 1)
     }
 
     pub(super) fn join(&mut self, job: GrantJob) {
@@ -68,10 +68,10 @@ impl WaitLists {
         self.queues.entry(job.id.clone()).or_default().join(job);
     }
 
-    /// Takes a request out. Returns whether it was waiting.
-    pub(super) fn leave(&mut self, id: &Id, place: u64) -> bool {
+    /// Removes a request. Returns whether it was waiting.
+    pub(super) fn leave(&mut self, id: &Id, sequence: u64) -> bool {
         let Some(queue) = self.queues.get_mut(id) else { return false };
-        let has_left = queue.leave(place);
+        let has_left = queue.leave(sequence);
         self.count = self.count.saturating_sub(usize::from(has_left));
         self.remove_if_empty(id);
         has_left

@@ -31,7 +31,7 @@ pub(super) async fn register(context: &Context<'_>, id: Id, count: i64) -> Handl
 
 impl Handle for Look {
     async fn handle(self, mut context: Context<'_>) -> Handled {
-        let answer = context.app.look(&context.pool(), false).await?;
+        let answer = context.app.inspect(&context.pool(), false).await?;
         Ok(answer.respond(&no_id(), &context.app.jobs))
     }
 }

@@ -171,7 +171,7 @@ impl Handle for ListItems {
         let (after, limit) = (after.transpose()?, limit.unwrap_or(USUAL_PAGE));
         context.admit(Which::One(queue.as_str().into())).await?;
         let list = move |db: &_, now_ms| listings::items(db, &queue, after, limit, now_ms);
-        context.app.look_beside(list).await
+        context.app.read_beside(list).await
     }
 }
 
@@ -182,6 +182,6 @@ impl Handle for ListQueues {
         context.admit(names.clone()).await?;
         let count =
             move |db: &_, now_ms| listings::queues(db, &names, after.as_deref(), limit, now_ms);
-        context.app.look_beside(count).await
+        context.app.read_beside(count).await
     }
 }

@@ -23,7 +23,7 @@ impl Handle for SlotBorrow {
         let SlotBorrow { name, count, ttl, wait, note } = self;
         note.iter().try_for_each(|note| not_of_process("note", note))?;
         let id = pool_of(&context, &name).await?;
-        let has_count = match context.app.look(&id, false).await {
+        let has_count = match context.app.inspect(&id, false).await {
             Ok(Answer::Pool(PoolAnswer::Pool(pool))) => pool.count == count,
             Ok(_) | Err(JobError::NoSuchPool) => false,
             Err(error) => return Err(error.into()),
@@ -80,16 +80,16 @@ impl Handle for ListSlots {
         context.admit(names.clone()).await?;
         match names {
             Which::Under(prefix) => {
-                let look = move |db: &_, now_ms| {
+                let list = move |db: &_, now_ms| {
                     listings::pools(db, &prefix, after.as_deref(), limit, now_ms)
                 };
-                context.app.look_beside(look).await
+                context.app.read_beside(list).await
             }
             Which::One(name) => {
                 let from = after.map(|after| after.parse::<u32>().map_err(|_| wrong_after()));
                 let from = from.transpose()?.map_or(0, |after| i64::from(after) + 1);
-                let look = move |db: &_, now_ms| listings::slots(db, &name, from, limit, now_ms);
-                context.app.look_beside(look).await
+                let list = move |db: &_, now_ms| listings::slots(db, &name, from, limit, now_ms);
+                context.app.read_beside(list).await
             }
         }
     }

@@ -15,6 +15,7 @@ use litelease_hold::{Acquired, Clock, Granted, Home, Keeper, SystemClock, keep};
 
 use super::table::MOMENTS;
 use super::*;
+use crate::cluster_access::ClusterAccess;
 use crate::served_rows::Secret;
 use crate::{answered_rows, served_rows};
 
@@ -560,4 +561,32 @@ fn rows_of_a_newer_format_and_damaged_rows_are_refused_and_the_lease_is_given_up
         assert!(refused.contains(expected), "{refused}");
         assert!(!writer.lease.is_trusted());
     }
+}
+
+/// A key was added, loaded with everything else after a commit that failed, and removed, all
+/// between two looks at the engine. The two looks saw no difference, and the key counted for ever.
+#[test]
+fn a_key_that_was_loaded_and_removed_between_two_looks_at_the_engine_is_refused() {
+    let engine = failing();
+    let mut writer = Writer::take_over(&engine, || 1_000);
+    let access = ClusterAccess::new(Cluster::on(engine.rows.clone()));
+    let look = |writer: &Writer| {
+        let rows = engine.rows.load_rows(encoding::ACCESS).unwrap();
+        writer.lease.compare_access(&rows.into_iter().collect());
+    };
+    look(&writer);
+    assert!(access.add("ci", &[1; 32], "claim:*", None).unwrap());
+    writer.mirror.distrust();
+    writer.db = writer.mirror.load().unwrap();
+    assert_eq!(writer.mirror.access().0.len(), 1);
+
+    assert!(access.remove("ci").unwrap());
+    look(&writer);
+    writer.mirror.refresh_access();
+    assert_eq!(writer.mirror.access().0.len(), 0);
+    // What has not changed is not read again.
+    let version = writer.mirror.access().1;
+    look(&writer);
+    writer.mirror.refresh_access();
+    assert_eq!(writer.mirror.access().1, version);
 }

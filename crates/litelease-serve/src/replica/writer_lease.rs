@@ -1,5 +1,6 @@
 //! The lease of the server that writes to an engine: one hold, whose token a fence replaces.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,6 +14,9 @@ use crate::failure::Failure;
 /// Keeps a grant alive that was asked for at a moment.
 pub(crate) type Keep = Box<dyn Fn(Lease, Duration) -> Result<Held, HoldError> + Send + Sync>;
 
+/// Access keys as the engine stores them.
+pub(crate) type AccessRows = BTreeMap<Vec<u8>, Vec<u8>>;
+
 /// The writer's lease.
 pub(crate) struct WriterLease {
     cluster: Cluster,
@@ -20,7 +24,10 @@ pub(crate) struct WriterLease {
     clock: Arc<dyn Clock>,
     keep: Keep,
     state: Mutex<State>,
-    has_new_access: AtomicBool,
+    /// The access keys by which this server decides, as rows of the engine. None before they are
+    /// loaded.
+    access: Mutex<Option<AccessRows>>,
+    is_access_outdated: AtomicBool,
     /// Wakes the thread that waits for the end of the lease.
     stop: Arc<Signal>,
 }
@@ -57,8 +64,8 @@ impl WriterLease {
         let token = lease.token;
         let held = Some(keep(lease, since)?);
         let state = Mutex::new(State { token, held, is_fencing: false });
-        let has_new_access = AtomicBool::new(false);
-        Ok(WriterLease { cluster, ttl, clock, keep, state, has_new_access, stop })
+        let (access, is_access_outdated) = (Mutex::default(), AtomicBool::new(false));
+        Ok(WriterLease { cluster, ttl, clock, keep, state, access, is_access_outdated, stop })
     }
 
     /// Returns the token under which rows are stored.
@@ -100,9 +107,24 @@ impl WriterLease {
         self.stop.wake();
     }
 
-    /// Checks whether access keys have changed since the last call.
-    pub(crate) fn has_new_access(&self) -> bool {
-        self.has_new_access.swap(false, Ordering::AcqRel)
+    /// Checks, once, whether this server decides by other access keys than those that are stored.
+    pub(crate) fn is_access_outdated(&self) -> bool {
+        self.is_access_outdated.swap(false, Ordering::AcqRel)
+    }
+
+    /// Records by which access keys this server decides from now on.
+    pub(crate) fn use_access(&self, rows: AccessRows) {
+        *self.access.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows);
+    }
+
+    /// Compares the access keys that are stored with those by which this server decides. It does
+    /// not compare two looks at the engine: between them a key may have been added, loaded here,
+    /// and removed.
+    pub(crate) fn compare_access(&self, stored: &AccessRows) {
+        let used = self.access.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.as_ref().is_some_and(|used| used != stored) {
+            self.is_access_outdated.store(true, Ordering::Release);
+        }
     }
 
     /// Returns for how long the lease can be trusted if no further renewal succeeds.
@@ -116,11 +138,6 @@ impl WriterLease {
     /// Returns why the lease was lost or, before that, why the last renewal failed, if it did.
     pub(crate) fn trouble(&self) -> Option<Loss> {
         self.state().held.as_ref().and_then(|held| held.lost().reason())
-    }
-
-    /// Records that access keys have changed.
-    pub(crate) fn set_new_access(&self) {
-        self.has_new_access.store(true, Ordering::Release);
     }
 
     /// Stops renewing the lease, for good. Its row stays as it is.

@@ -290,15 +290,15 @@ impl Ruling for ReleaseResult<&str> {
 impl Ruling for BreakResult<&str> {
     fn value(self) -> OwnedValue {
         match self {
-            BreakResult::Broken { killed, .. } => OwnedValue::Integer(killed),
+            BreakResult::Broken { token, .. } => OwnedValue::Integer(token),
             BreakResult::Rejected { .. } => OwnedValue::Null,
         }
     }
 
     fn row(self) -> Result<Vec<OwnedValue>, Rejection> {
         match self.into_owned() {
-            BreakResult::Broken { owner, killed } => {
-                Ok(vec![text("Broken"), text(owner), OwnedValue::Integer(killed)])
+            BreakResult::Broken { owner, token } => {
+                Ok(vec![text("Broken"), text(owner), OwnedValue::Integer(token)])
             }
             BreakResult::Rejected { reason, current } => Err((reason, current)),
         }
