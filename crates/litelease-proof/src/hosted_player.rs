@@ -353,13 +353,13 @@ impl HostedPlayer {
             (TickAction::Forget { .. }, "Changed") => "forgotten".into(),
             (_, "Acquired") => {
                 let attempt = integer(&row[5]);
-                format!("{} attempt {attempt}{}", tell(&row), previous(&row[6]))
+                format!("{} attempt {attempt}{}", outcome_text(&row), previous(&row[6]))
             }
             (TickAction::Claim { .. }, "Busy") => match &row[5] {
-                OwnedValue::Integer(tick_ms) => format!("{} runs {tick_ms}", tell(&row)),
-                _ => tell(&row),
+                OwnedValue::Integer(tick_ms) => format!("{} runs {tick_ms}", outcome_text(&row)),
+                _ => outcome_text(&row),
             },
-            (_, "Busy") => tell(&row),
+            (_, "Busy") => outcome_text(&row),
             (_, "AlreadyTaken") => format!("taken {}", newest(&row)),
             (_, "InFuture") => "in future".into(),
             (_, "First") => "first".into(),

@@ -120,7 +120,7 @@ pub(crate) fn by_rule<'a>(
             }
             (None, None, answer.to_text())
         }
-        TickAction::Ticks { .. } => (None, None, told(stored)),
+        TickAction::Ticks { .. } => (None, None, tick_text(stored)),
     };
     if let Some(tick) = tick {
         ticks.insert(row.name().into(), tick);
@@ -182,7 +182,7 @@ impl<S: AsRef<str>> ToText for TickChange<S> {
 }
 
 /// The tick of a name in the words of scenario files.
-pub(crate) fn told(tick: Option<Tick>) -> String {
+pub(crate) fn tick_text(tick: Option<Tick>) -> String {
     tick.map_or("none".into(), |tick| {
         let Tick { attempt, attempts, .. } = tick;
         let previous = previous(tick.newest_done_ms());
@@ -223,7 +223,7 @@ pub(crate) fn perform(
             TickChange::Changed(_) => "forgotten".into(),
             other => other.to_text(),
         },
-        TickAction::Ticks { name } => told(leases.newest_tick(name)?.map(|info| info.tick)),
+        TickAction::Ticks { name } => tick_text(leases.newest_tick(name)?.map(|info| info.tick)),
     })
 }
 

@@ -4,7 +4,7 @@ use std::env;
 use std::time::Instant;
 
 use litelease_proof::mutant::{Rules, TheRule};
-use litelease_proof::rig::tell;
+use litelease_proof::rig::report;
 use litelease_proof::tick_model::*;
 use litelease_proof::tick_mutant::*;
 
@@ -19,7 +19,9 @@ fn every_short_history_of_ticks_keeps_every_promise() {
     let found = search(&TheRule, length);
     let seconds = start.elapsed().as_secs_f32();
     let states = found.states;
-    tell(&format!("ticks: histories of up to {length} events, {states} states in {seconds:.1} s"));
+    report(&format!(
+        "ticks: histories of up to {length} events, {states} states in {seconds:.1} s"
+    ));
     assert_eq!(found.broken, None);
     assert!(states > 20_000, "only {states} states");
 }
@@ -27,7 +29,7 @@ fn every_short_history_of_ticks_keeps_every_promise() {
 #[track_caller]
 fn check_finds(rules: impl Rules, promise: Broken) {
     let (broken, history) = search(&rules, LENGTH).broken.expect("the bug was not found");
-    tell(&format!("ticks: {broken}: broken by {history:?}"));
+    report(&format!("ticks: {broken}: broken by {history:?}"));
     assert_eq!(broken, promise);
 }
 

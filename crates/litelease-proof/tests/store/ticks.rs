@@ -1,4 +1,4 @@
-//! Ticks in real files: what else is in the transaction, other connections, other boots, odd tables.
+//! Ticks in real files: what else is in the transaction, other connections, odd tables.
 
 use std::sync::Barrier;
 use std::thread;
