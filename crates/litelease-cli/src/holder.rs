@@ -1,4 +1,4 @@
-//! Looks up user and command of the process behind an owner text, on this host.
+//! Finds user and command of the process behind an owner text, on this host.
 
 use std::ffi::CStr;
 use std::fs;
@@ -15,8 +15,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Looks up the process of an owner text. Returns `None` unless that very process is running
-    /// here.
+    /// Finds the process of an owner text. Returns `None` unless that very process is running here.
     pub(crate) fn find(owner: &str) -> Option<Self> {
         let who = Identity::parse(owner)?;
         let folder = format!("/proc/{}", who.pid);
@@ -24,8 +23,8 @@ impl Holder {
         let line = fs::read(format!("{folder}/cmdline")).ok()?;
         let words = line.strip_suffix(&[0]).unwrap_or(&line).split(|byte| *byte == 0);
         let command = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        // Asked last: if it is the same process now, it was when the rest was read. An identity
-        // without a start time cannot tell.
+        // Checked last: if it is the same process now, it was when the rest was read. For an
+        // identity without a start time this proves nothing.
         let is_same = who.start.is_some() && who.liveness() == Liveness::Alive;
         is_same.then_some(Holder { user, command })
     }

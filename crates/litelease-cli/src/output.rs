@@ -17,7 +17,7 @@ pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
 
 /// Prints a line on standard output. Fails if it cannot be written: then the caller does not know
-/// what was done.
+/// the result.
 pub(crate) fn say(line: &str) -> Result<()> {
     say_text(&format!("{line}\n"))
 }
@@ -49,7 +49,7 @@ pub(crate) fn held_by(current: &Lease) -> String {
     format!("{name} is held by {who} (token {}), for {left} more", current.token)
 }
 
-/// Says that another owner has the name, and returns the exit code for that.
+/// Prints that another owner has the name, and returns the exit code for that.
 pub(crate) fn busy(common: &Common, current: &Lease) -> Result<u8> {
     if common.json {
         say(&json!({ "busy": lease(current) }).to_string())?;

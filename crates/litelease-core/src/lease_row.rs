@@ -25,7 +25,7 @@ pub struct LeaseRow {
 }
 
 impl LeaseRow {
-    /// Returns how the name stands at a Unix time in milliseconds.
+    /// Returns the state of the name at a Unix time in milliseconds.
     pub fn status(&self, now_ms: i64) -> Option<Status> {
         self.row().status(now_ms)
     }

@@ -40,9 +40,9 @@ impl Store {
         })
     }
 
-    /// Hands the rows whose name begins with `prefix` and comes after `after` to `keep`, with what
-    /// each has attached, until it has made `limit` of something, or has seen `rows` of them.
-    /// Answers what it made, and the name to go on after if there may be more.
+    /// Passes the rows whose name begins with `prefix` and comes after `after` to `keep`, with
+    /// their values, until `keep` has returned `limit` results or has seen `rows` rows. Returns the
+    /// results, and the name to go on after if there may be more.
     pub fn page<T>(
         &self,
         prefix: &str,

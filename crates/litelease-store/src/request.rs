@@ -12,7 +12,8 @@ use crate::side_tables::Side;
 use crate::sqlite::Value;
 use crate::{Error, Store, When};
 
-/// The latest request for each name, with the grant that is asked for. It is made by the first one.
+/// The latest request for each name, with the grant that is requested. The first one makes the
+/// table.
 pub(crate) const REQUESTS: Table = Table {
     name: "litelease_requests",
     definition: "(
@@ -24,7 +25,7 @@ pub(crate) const REQUESTS: Table = Table {
 )",
 };
 
-/// Stores a request in the place of the one before.
+/// Stores a request, and replaces the one before.
 pub(crate) const REQUEST: &str = "INSERT INTO main.litelease_requests
 (name, token, requester, until_ms, repeated_at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (name) DO UPDATE SET token = excluded.token, requester = excluded.requester,
@@ -140,7 +141,7 @@ impl Store {
         })
     }
 
-    /// Hands a live lease to the requester who has asked for it, under a new token.
+    /// Hands a live lease to its requester, under a new token.
     pub fn hand_over<T>(
         &self,
         name: &str,
@@ -156,6 +157,7 @@ impl Store {
             loop {
                 let mut found = None;
                 let requester = expected.take().map(|(requester, _)| requester);
+<<<<<<< HEAD
                 let boundary = self.boundary()?;
                 let decide = |row: Row<'_>, floor, now_ms| {
                     found = self.request_of(name)?;
@@ -167,6 +169,23 @@ impl Store {
                 };
                 let answer = self.change_carrying_tick(boundary, name, when, decide)?;
                 // Another owner has asked meanwhile: then the lease is theirs.
+=======
+                let answer = self.change(
+                    self.boundary()?,
+                    name,
+                    when,
+                    Change::Grant,
+                    |row, floor, now_ms| {
+                        found = self.request_of(name)?;
+                        let same = found.as_ref().zip(requester.as_deref());
+                        let request = same.filter(|((found, _), expected)| **found == **expected);
+                        let request = request.map(|((_, request), expected)| (expected, *request));
+                        let term = Term::new(ttl_ms, now_ms)?;
+                        Ok(rule::hand_over(row, who, request, term, floor)?.map(&keep))
+                    },
+                )?;
+                // Another owner's request is open by now: then the lease is theirs.
+>>>>>>> main
                 let is_same = found.as_ref().map(|(found, _)| found) == requester.as_ref();
                 if is_same || found.is_none() {
                     return Ok(answer);
@@ -193,8 +212,8 @@ impl Store {
         })
     }
 
-    /// Takes a lease that was handed to this requester since it has asked, and renews it. It is
-    /// answered once.
+    /// Takes a lease that was handed to this requester since its request, and renews it. Answers
+    /// only once.
     pub fn accept<T>(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Shards: who has which, and what a member does about it, in one transaction.
+//! Shards: their holders, and the transaction in which a member carries out its plan.
 //!
 //! The rule is [`plan`](litelease_core::plan). A member is a session under `GROUP/member/ID`, with
 //! the number of shards as its value; shard number k is the lease `GROUP/shard/k`.
@@ -108,8 +108,8 @@ impl ShardSnapshot {
         plan.give_up.iter().filter_map(|shard| Some((*shard, until_ms(*shard)?))).collect()
     }
 
-    /// Checks whether the member must write now. `is_held` tells which shards it knows to be its
-    /// own; open requests are repeated if `repeats`.
+    /// Checks whether the member must write now. `is_held` returns whether it knows a shard to be
+    /// its own; open requests are repeated if `repeats`.
     pub fn has_work(
         &self,
         me: &str,
@@ -177,8 +177,8 @@ impl Store {
         })
     }
 
-    /// Renews a member and does what the plan says, in the transaction that it is made in. Answers
-    /// what was granted.
+    /// Renews a member and carries out its plan, in the transaction that makes the plan. Returns
+    /// the grants.
     #[allow(clippy::type_complexity)] // it is taken apart at once
     pub fn share_shards<C>(
         &self,

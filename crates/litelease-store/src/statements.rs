@@ -2,8 +2,7 @@
 //! between columns and a lease state.
 //!
 //! All of them name `main`, so that a temporary or attached table of our name is never taken for
-//! ours. What they must mean is decided elsewhere: one read, one update and one insertion serve all
-//! verbs.
+//! ours. The rules are elsewhere: one read, one update and one insertion serve all verbs.
 
 use std::cell::RefCell;
 
@@ -23,8 +22,8 @@ use crate::{Error, Failure};
 const LOAD: &str = "SELECT owner, token, lease_expires_at_ms
 FROM main.litelease_resources WHERE name = ?1";
 
-/// Lets the rule decide about a row that is there, and stores what it says: load, decide and save
-/// in one statement, with the write lock held before the rule is asked.
+/// Lets the rule decide about an existing row, and stores the result: load, decide and save in one
+/// statement, with the write lock held before the rule is called.
 macro_rules! update {
     ($changes:literal, $floor:literal) => {
         concat!(
@@ -205,7 +204,7 @@ impl Statements {
 }
 
 impl Granting {
-    /// Returns the form that looks at the file's epoch too, or the one that does not.
+    /// Returns the form that also reads the file's epoch, or the one that does not.
     pub(crate) fn form(&self, reads_epoch: bool) -> &CachedStatement {
         if reads_epoch { &self.with_epoch } else { &self.plain }
     }
@@ -290,7 +289,7 @@ fn finish(statement: &mut Statement, values: &[Value<'_>]) -> Result<(), Failure
     Ok(())
 }
 
-/// Returns the row of `name` with what is stored there.
+/// Returns the row of `name` with its stored values.
 #[inline]
 pub(crate) fn stored_row<'a>(name: &'a str, state: Option<State<'a>>) -> Result<Row<'a>, Error> {
     match state {

@@ -1,4 +1,4 @@
-//! The verbs on the stored row, each as what the rule is asked.
+//! The verbs on the stored row, each as a call of the rule.
 
 use std::cell::RefCell;
 
@@ -19,7 +19,7 @@ use crate::{Error, When};
 
 /// The leases in one SQLite database, reached through one connection.
 ///
-/// Statements are compiled at first use and kept until the store is dropped. Each verb hands its
+/// Statements are compiled at first use and kept until the store is dropped. Each verb passes its
 /// answer, which borrows from the row, to a function of the caller's that keeps what it needs of
 /// it.
 pub struct Store {
@@ -236,7 +236,8 @@ impl Store {
         let verify = || {
             self.verify()?;
             let mut missing = self.missing_guards()?;
-            // Unguarding what is gone already does not change the schema: so check again next time.
+            // Unguarding a table that is gone does not change the schema, so the next call checks
+            // again.
             let is_final = missing.is_empty();
             missing.retain(|(guarding, _)| guarding == name);
             match missing.pop() {
@@ -247,8 +248,8 @@ impl Store {
         self.read_row_with(&self.statements.fenced, verify, name, answer)
     }
 
-    /// Reads a row with this statement. `verify` returns whether what it has found right stays so
-    /// until the schema changes.
+    /// Reads a row with this statement. `verify` returns whether its finding holds until the schema
+    /// changes.
     fn read_row_with<T>(
         &self,
         load: &CachedStatement,
@@ -259,8 +260,8 @@ impl Store {
         let looked = load.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Text(name)])?;
             let has_row = run.step()?;
-            // SQLite compiles a statement anew when the schema has changed: then look whether it is
-            // still right, in the same snapshot, which this run holds.
+            // SQLite compiles a statement anew when the schema has changed: then check the schema
+            // again, in the same snapshot, which this run holds.
             if run.is_unverified() && verify()? {
                 run.mark_verified();
             }
@@ -275,8 +276,8 @@ impl Store {
         looked.or_else(|error| self.explain(error))
     }
 
-    /// Looks behind an error that may be about our tables: if they are missing or not ours, that is
-    /// the better error.
+    /// Checks whether an error is about our tables: if they are missing or not ours, that is the
+    /// better error.
     pub(crate) fn explain<T>(&self, error: Error) -> Result<T, Error> {
         match &error {
             Error::Sqlite(failure) if failure.code & 0xff == code::ERROR => self.verify()?,
@@ -285,7 +286,7 @@ impl Store {
         Err(error)
     }
 
-    /// Adds to an error of SQLite what was tried, on what and where.
+    /// Adds the action and the table or name to an error of SQLite.
     pub(crate) fn with_context<T>(
         &self,
         verb: &str,

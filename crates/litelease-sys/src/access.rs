@@ -15,8 +15,8 @@ mod unix {
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 
-    /// Checks that a file or folder with a secret is private: returns what is wrong if other users
-    /// could read or change it.
+    /// Checks that a file or folder with a secret is private: returns the flaw if other users could
+    /// read or change it.
     ///
     /// ```
     /// # use std::fs::{Permissions, metadata, set_permissions, write};

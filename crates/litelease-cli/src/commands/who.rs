@@ -1,4 +1,4 @@
-//! `litelease who`: which process has a name.
+//! `litelease who`: the process that holds a name.
 
 use litelease::{Identity, KEPT, Lease, Liveness};
 use serde_json::{Value, json};

@@ -35,7 +35,7 @@ impl Engine {
         }
     }
 
-    /// Grants something. The first grant makes the tables.
+    /// Runs a verb that grants. The first grant makes the tables.
     fn granting<T>(
         &self,
         grant: impl Fn(&Cluster) -> std::result::Result<T, HoldError>,
@@ -58,7 +58,7 @@ impl Engine {
         })
     }
 
-    /// Reads something. Without tables there is nothing.
+    /// Runs a read. Without tables there is nothing to read.
     fn reading<T: Default>(
         &self,
         read: impl Fn(&Cluster) -> litelease_cluster::Result<T>,
@@ -178,7 +178,7 @@ impl Engine {
     }
 
     pub(super) fn watch(&self, names: &[String]) -> Result<Watching> {
-        // Tables that are missing are told at once, and so is an engine that cannot be reached.
+        // Missing tables are reported at once, and so is an engine that cannot be reached.
         self.cluster()?.list()?;
         let cluster = self.cluster()?.clone();
         let watch = cluster.watch();
@@ -205,7 +205,7 @@ impl Engine {
     }
 }
 
-/// Reads all rows whenever something has changed.
+/// Reads all rows after every change.
 pub(crate) struct Watching {
     engine: Engine,
     pub(super) watch: Watch,

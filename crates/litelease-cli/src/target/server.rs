@@ -281,7 +281,7 @@ impl Server {
     }
 }
 
-/// The longest time between two looks at the clock.
+/// The longest time between two reads of the clock.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Returns how all of these names begin.
@@ -316,7 +316,7 @@ impl Watching {
     pub(super) fn read(&mut self) -> Result<BTreeMap<String, Seen>> {
         if let Some(news) = self.news.take() {
             let over: Vec<String> = match news.is_whole {
-                // What is not in a whole state has ended meanwhile.
+                // A name that a whole report lacks has ended meanwhile.
                 true => self.seen.keys().cloned().collect(),
                 false => news.ended,
             };
@@ -338,7 +338,7 @@ impl Watching {
     }
 
     pub(super) fn wait_for_change(&mut self, left: Duration) -> Result<()> {
-        // The server tells of expiries, too.
+        // The server reports expiries, too.
         self.news = self.watch.next(left.min(LONGEST)).map_err(failure)?;
         Ok(())
     }

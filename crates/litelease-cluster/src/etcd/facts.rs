@@ -17,9 +17,9 @@ const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 
 /// How many changes are kept by an etcd that never compacts, at least.
 const UNCOMPACTED: i64 = 100_000;
-/// How much of the default quota of 2 GB makes a warning.
+/// The part of the default quota of 2 GB that makes a warning.
 const LARGE: i64 = 1 << 30;
-/// How far this machine's clock may be off before it is worth a warning.
+/// The clock skew of this machine that makes a warning.
 const SKEW: Duration = Duration::from_secs(10);
 
 impl EtcdEngine {
@@ -126,7 +126,7 @@ impl EtcdEngine {
         ))
     }
 
-    /// Checks whether a revision is gone, as a member says.
+    /// Checks whether a member says that it has compacted a revision.
     fn is_compacted(&self, member: usize, revision: i64) -> Result<bool> {
         let key = self.keys.floor();
         let at = RangeRequest { key, revision, count_only: true, ..RangeRequest::default() };
@@ -136,8 +136,8 @@ impl EtcdEngine {
         }
     }
 
-    /// Returns how far this clock and that of a member are apart, if it tells: etcd speaks HTTP at
-    /// the same port.
+    /// Returns how far this clock and that of a member are apart, if it shows its clock: etcd
+    /// speaks HTTP at the same port.
     fn clock_difference(&self, member: usize) -> Option<Duration> {
         let host = self.client.members()[member].host.clone();
         let asked = async move {

@@ -1,4 +1,4 @@
-//! Keys and values: what a row looks like in etcd.
+//! Keys and values: the form of a row in etcd.
 
 use litelease_core::Epoch;
 use serde_json::{Map, Value, json};

@@ -224,7 +224,7 @@ impl Engine for PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run(async {
             let mut session = shared.any_session().await.map_err(Failure::of_read)?;
-            // What another user's session does is shown only to users with the right to see it.
+            // Only users with the right to see it can see the activity of another user's session.
             let sql = "SELECT current_setting('server_version'),
                 current_setting('synchronous_standby_names'), current_setting('fsync'),
                 (SELECT format('process %s of %s, for %s s', a.pid, a.usename,
@@ -273,7 +273,7 @@ impl Engine for PostgresEngine {
             let checked = shared.session().await?;
             match functions::ensure(&checked.client, &checked.host, &shared.schema).await {
                 Ok(()) => shared.keep(checked),
-                // Leases need no functions. Those of the owner stay.
+                // Leases need no functions. Functions of the schema's owner stay.
                 Err(Failure::Refused(_)) => {}
                 Err(failure) => return Err(failure.of_write()),
             }
@@ -543,7 +543,7 @@ impl Shared {
     }
 }
 
-/// Returns the names that a change frees, for those who wait.
+/// Returns the names that a change frees, for their waiters.
 fn freed<'c>(seen: &Loaded, change: &'c Change) -> Vec<&'c str> {
     let is_freed = |(name, row): &&(String, StoredRow)| {
         let before = seen.row(name).and_then(|seen| seen.row.as_ref());
@@ -597,7 +597,7 @@ fn loaded(shared: &Shared, rows: &[Row]) -> Result<Loaded> {
         let (token, at_ms): (Option<i64>, Option<i64>) = (row.get(7), row.get(10));
         let (token, at_ms) = (token?, at_ms?);
         let tenure = match (row.get::<_, Option<String>>(8), row.get::<_, Option<i64>>(9)) {
-            // The ttl is not stored: the server's clock tells how much of it is left.
+            // The ttl is not stored: the server's clock shows how much of it is left.
             (Some(owner), Some(until_ms)) => {
                 Some(StoredTenure { owner, until_ms, ttl_ms: until_ms.saturating_sub(at_ms) })
             }

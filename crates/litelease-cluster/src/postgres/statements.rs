@@ -3,7 +3,7 @@
 //!
 //! The version of a row is its `xmin`: the transaction that wrote it.
 
-/// The clock, in milliseconds. Not `now()`, which stands still in a transaction.
+/// The clock, in milliseconds. Not `now()`, which does not advance in a transaction.
 pub(crate) const CLOCK: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// The settings of every transaction of ours, whatever the defaults of the role are: a grant is
@@ -12,8 +12,8 @@ pub(crate) const CLOCK: &str = "floor(extract(epoch FROM clock_timestamp()) * 10
 pub(crate) const SETTINGS: &str = "pg_catalog.set_config('synchronous_commit', 'on', true),
 pg_catalog.set_config('lock_timeout', '500', true)";
 
-/// The incarnation of the server. It is asked for by every load and compared by every store,
-/// because a pooler may go on with another server over the same connection of ours.
+/// The incarnation of the server. Every load reads it and every store compares it, because a pooler
+/// may go on with another server over the same connection of ours.
 const INCARNATION: &str = "(SELECT {s}.incarnation())";
 
 const LOADED: &str = "SELECT m.format, m.floor, m.boot, m.xmin::text::bigint, {clock},
@@ -76,8 +76,8 @@ const AS_DECIDED: &str = "lease_expires_at_ms = c.until, updated_at_ms = c.at";
 const AS_OF_NOW: &str = "lease_expires_at_ms = greatest(c.until, clock.ms + c.until - c.at),
 updated_at_ms = greatest(c.at, clock.ms)";
 
-/// Waits for no lock, and takes none that a guard's `FOR KEY SHARE` is in the way of. What is not
-/// locked here is not updated.
+/// Waits for no lock, and takes none that blocks a guard's `FOR KEY SHARE`. Rows that are not
+/// locked here are not updated.
 const LOCKED: &str = "WITH locked AS MATERIALIZED (SELECT name FROM {s}.resources
   WHERE name = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED)
 ";
@@ -110,7 +110,7 @@ put AS (INSERT INTO {s}.service (key, value)
 gone AS (DELETE FROM {s}.service s USING newest WHERE s.key = ANY ($5))
 SELECT FROM newest";
 
-/// A page of rows: at most so many, and so many bytes. The first row is always among them.
+/// A page of rows: at most this many, and this many bytes. It has at least the first row.
 const LOAD_ROWS: &str = "SELECT key, value FROM (
   SELECT key, value, sum(octet_length(value)) OVER (ORDER BY key) - octet_length(value) AS bytes
   FROM (SELECT key, value FROM {s}.service

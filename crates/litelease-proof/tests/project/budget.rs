@@ -112,11 +112,11 @@ fn the_project_stays_within_its_budget() {
         Row::listed("top-level commands", 25, commands()),
         Row::listed(
             "comments that leave the actor open",
-            10,
+            2,
             lines_with(&sources, |line| is_comment(line) && has_vague_word(line)),
         ),
         Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),
-        Row::listed("documentation without a verb", 3, lines_with(&sources, begins_vaguely)),
+        Row::listed("documentation without a verb", 1, lines_with(&sources, begins_vaguely)),
         Row::listed("definitions under retired names", 0, retired_names()),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();

@@ -79,7 +79,7 @@ pub(super) fn owner(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, 
     Ok(owner.unwrap_or_default())
 }
 
-/// No row where nobody has it.
+/// No row if the name is free.
 pub(super) fn inspect(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let found = store.inspect(given.text(0), given.when(1), |found| lease(found.into_owned()))?;
     Ok(found.into_iter().collect())
@@ -97,7 +97,7 @@ pub(super) fn live_leases(store: &Store, given: &Arguments<'_>) -> Result<Answer
     Ok(live.filter_map(|row| litelease_core::inspect(row.row(), now_ms)).map(lease).collect())
 }
 
-/// Every lease, with how it stands at the time that is given.
+/// Every lease, with its state at the given time.
 pub(super) const LEASES: Listing = Listing {
     columns: "name TEXT, owner TEXT, token INTEGER, expires_at_ms INTEGER, remaining_ms INTEGER, \
               state TEXT, value",

@@ -1,4 +1,4 @@
-//! `litelease status`: who has what, for how long.
+//! `litelease status`: the holder of each name, since when and for how long.
 
 mod shards;
 
@@ -91,7 +91,7 @@ fn nobody(names: &[String], place: &Target) -> Result<String> {
 /// How many pools are told in one line.
 const MOST_POOLS: usize = 10;
 
-/// Says which slots are held, of these names or of all, and how to see them; nothing if none is.
+/// Prints which slots are held, of these names or of all, and how to see them; nothing if none is.
 fn held_slots(names: &[String], place: &Target) -> Result<String> {
     let mut pools = place.pools()?;
     pools.retain(|(name, _)| names.is_empty() || names.contains(name));
