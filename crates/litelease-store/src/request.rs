@@ -157,7 +157,6 @@ impl Store {
             loop {
                 let mut found = None;
                 let requester = expected.take().map(|(requester, _)| requester);
-<<<<<<< HEAD
                 let boundary = self.boundary()?;
                 let decide = |row: Row<'_>, floor, now_ms| {
                     found = self.request_of(name)?;
@@ -168,24 +167,7 @@ impl Store {
                     Ok(rule::hand_over(row, who, request, term, floor)?.map(&keep))
                 };
                 let answer = self.change_carrying_tick(boundary, name, when, decide)?;
-                // Another owner has asked meanwhile: then the lease is theirs.
-=======
-                let answer = self.change(
-                    self.boundary()?,
-                    name,
-                    when,
-                    Change::Grant,
-                    |row, floor, now_ms| {
-                        found = self.request_of(name)?;
-                        let same = found.as_ref().zip(requester.as_deref());
-                        let request = same.filter(|((found, _), expected)| **found == **expected);
-                        let request = request.map(|((_, request), expected)| (expected, *request));
-                        let term = Term::new(ttl_ms, now_ms)?;
-                        Ok(rule::hand_over(row, who, request, term, floor)?.map(&keep))
-                    },
-                )?;
                 // Another owner's request is open by now: then the lease is theirs.
->>>>>>> main
                 let is_same = found.as_ref().map(|(found, _)| found) == requester.as_ref();
                 if is_same || found.is_none() {
                     return Ok(answer);

@@ -104,13 +104,9 @@ OR typeof(owner) NOT IN ('text', 'null') OR typeof(schedule) NOT IN ('text', 'nu
                 "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
 WHERE lease.name = side.name AND lease.token = side.token AND lease.owner IS NOT NULL)"
             }
-<<<<<<< HEAD
             // Without its tick, a schedule would run it again.
             Side::Ticks => "0",
-            // What was handed to a requester is accepted by what is left of its request.
-=======
             // A lease that was handed to a requester is accepted by the rest of its request.
->>>>>>> main
             Side::Requests => {
                 "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
 WHERE lease.name = side.name AND lease.owner IS NOT NULL

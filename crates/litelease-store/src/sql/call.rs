@@ -165,15 +165,10 @@ fn as_failure(verb: &Verb, error: Error) -> Failure {
     let message = format!("{}: {message}", sql_name(verb));
     match error {
         Error::Sqlite(failure) | Error::CommitUnknown(failure) => Failure { message, ..failure },
-<<<<<<< HEAD
-        // As for a write that a guard refuses, so that a caller can tell it from a mistake.
+        // The code of a write that a guard refuses, so that a caller can tell it from a mistake.
         Error::StaleReceipt { .. } | Error::StaleTick { .. } => {
             Failure { code: code::CONSTRAINT, message }
         }
-=======
-        // The code of a write that a guard refuses, so that a caller can tell it from a mistake.
-        Error::StaleReceipt { .. } => Failure { code: code::CONSTRAINT, message },
->>>>>>> main
         _ => complaint(message),
     }
 }
