@@ -1,5 +1,7 @@
 //! Schedules, compared with a count of every minute around every change of ten zones.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+
 use std::env;
 use std::io::Write;
 use std::process::{Command, Stdio};
