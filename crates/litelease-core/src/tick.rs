@@ -312,7 +312,7 @@ impl<A> TickStep<'_, A> {
     }
 }
 
-/// The answer to a caller whose tick cannot be granted, whoever has a lease.
+/// The answer to a caller whose tick cannot be granted, with or without a live lease.
 enum Refused {
     AlreadyTaken(NewestTick),
     InFuture { now_ms: i64 },

@@ -16,7 +16,7 @@ pub struct Planning {
     pub at_start: bool,
 }
 
-/// What a scheduler does next.
+/// The next step of a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Claim this tick.
