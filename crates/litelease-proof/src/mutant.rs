@@ -303,7 +303,7 @@ impl Rules for RenewRevives {
     }
 }
 
-/// Anybody can release anybody's lease.
+/// Every owner can release every lease.
 pub struct ReleaseByAnyone;
 
 impl Rules for ReleaseByAnyone {
@@ -681,7 +681,7 @@ impl Rules for ValueOutlivesGrant {
     }
 }
 
-/// A value is shown as long as the name has a live lease, whoever attached it.
+/// A value is shown as long as the name has a live lease, even if another grant attached it.
 pub struct ValueOfPredecessor;
 
 impl Rules for ValueOfPredecessor {
@@ -965,7 +965,7 @@ impl Rules for LimitsOutliveGrant {
     }
 }
 
-/// An end cuts the lease as it is, which somebody may still trust.
+/// An end cuts the present lease, which its holder may still trust.
 pub struct EndCutsLease;
 
 impl Rules for EndCutsLease {
@@ -989,7 +989,7 @@ impl Rules for EndCutsLease {
     }
 }
 
-/// Anybody's token counts as progress.
+/// Every token counts as progress.
 pub struct ProgressOfZombie;
 
 impl Rules for ProgressOfZombie {
@@ -1145,7 +1145,7 @@ impl Rules for HandsOverToLapsed {
     }
 }
 
-/// Anybody can hand over anybody's lease.
+/// Every owner can hand over every lease.
 pub struct HandOverByAnyone;
 
 impl Rules for HandOverByAnyone {

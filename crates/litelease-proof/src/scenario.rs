@@ -90,7 +90,7 @@ pub fn all() -> Result<Vec<Scenario>, Malformed> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let mut scenarios = folder(&own)?;
     if let Some(outside) = env::var_os("LITELEASE_SCENARIOS") {
-        // Tests run in the folder of their crate; whoever sets this is at the root.
+        // Tests run in the folder of their crate; other programs that set this are at the root.
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         scenarios.extend(folder(&root.join(outside))?);
     }
