@@ -138,6 +138,11 @@ pub trait Rules {
         rule::attach(row, token, now_ms)
     }
 
+    /// As [`Row::begins_grant`].
+    fn begins_grant(&self, row: Row<'_>, state: State<'_>) -> bool {
+        row.begins_grant(state)
+    }
+
     /// As [`rule::is_shown`].
     fn is_shown(&self, row: Row<'_>, token: i64, now_ms: i64) -> bool {
         rule::is_shown(row, token, now_ms)
@@ -687,6 +692,25 @@ pub struct ValueOfPredecessor;
 impl Rules for ValueOfPredecessor {
     fn is_shown(&self, row: Row<'_>, _token: i64, now_ms: i64) -> bool {
         row.live(now_ms).is_some()
+    }
+}
+
+/// A renewal makes a grant look young.
+pub struct RenewBegins;
+
+impl Rules for RenewBegins {
+    fn begins_grant(&self, _row: Row<'_>, state: State<'_>) -> bool {
+        state.tenure().is_some()
+    }
+}
+
+/// A grant looks as old as the one before it of the same owner.
+pub struct SameOwnerGoesOn;
+
+impl Rules for SameOwnerGoesOn {
+    fn begins_grant(&self, row: Row<'_>, state: State<'_>) -> bool {
+        let owner = |state: State<'_>| state.tenure().map(|tenure| tenure.owner.to_owned());
+        row.begins_grant(state) && row.state().and_then(owner) != owner(state)
     }
 }
 

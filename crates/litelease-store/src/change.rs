@@ -128,8 +128,8 @@ impl Store {
                 let columns = Columns { state: row.state(), floor: None, is_unverified: false };
                 Ok((target, self.ask(request, target, columns, decide)))
             })?;
-            let (step, now_ms) = match asked? {
-                RuleAnswer::Decided { step, now_ms } => (step, now_ms),
+            let (step, now_ms, begins_grant) = match asked? {
+                RuleAnswer::Decided { step, now_ms, begins_grant } => (step, now_ms, begins_grant),
                 RuleAnswer::EpochNeeded { token } => return Ok(Attempt::EpochNeeded { token }),
                 RuleAnswer::Unverified => return Err(Error::unexpected_change(name, 0)),
             };
@@ -141,10 +141,11 @@ impl Store {
                     Value::Integer(state.token()),
                     tenure.map_or(Value::Null, |tenure| Value::Integer(tenure.expires_at_ms)),
                     Value::Integer(now_ms),
+                    if begins_grant { Value::Integer(now_ms) } else { Value::Null },
                 ];
                 match target {
                     Target::Row => self.statements.save.execute_with(self.connection, &values)?,
-                    Target::NewRow => execute_once(self.connection, ADD, &values)?,
+                    Target::NewRow => execute_once(self.connection, ADD, &values[..5])?,
                 }
                 match self.connection.changes() {
                     1 => {}
@@ -270,7 +271,10 @@ impl Store {
             {
                 Ok(RuleAnswer::EpochNeeded { token })
             }
-            _ => Ok(RuleAnswer::Decided { step, now_ms }),
+            _ => {
+                let begins_grant = step.write.is_some_and(|state| row.begins_grant(state));
+                Ok(RuleAnswer::Decided { step, now_ms, begins_grant })
+            }
         }
     }
 

@@ -169,7 +169,7 @@ fn a_first_grant_that_was_decided_before_a_purge_is_not_stored() {
     assert!(cluster.release(&lease).is_ok());
     thread::sleep(Duration::from_millis(5));
     assert_eq!(cluster.purge(i64::MAX).unwrap(), 1);
-    let row = StoredRow { token: 1, tenure: None, at_ms: 1, attempt: 1, ended: 0 };
+    let row = StoredRow { token: 1, tenure: None, since_ms: 1, at_ms: 1, attempt: 1, ended: 0 };
     let change = Change { rows: vec![("x".into(), row)], ..Change::default() };
     assert_eq!(engine.store(&seen, &change), Ok(Stored::Conflict));
 

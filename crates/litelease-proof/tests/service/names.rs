@@ -51,8 +51,9 @@ fn every_call_on_names_answers_as_the_contract_says() {
     let mut client = server.client();
     let never = read_leases(&mut client, "name=backup%2Fdb");
     assert_eq!((&never["owner"], &never["token"]), (&Value::Null, &Value::Null));
+    assert_eq!(never["held_for"], Value::Null);
     let now = || litelease::now_ms() / 1000;
-    let before = now();
+    let (before, begin) = (now(), Instant::now());
     let granted = v1(
         &mut client,
         "claim",
@@ -78,6 +79,8 @@ fn every_call_on_names_answers_as_the_contract_says() {
         );
         let current = &busy.json()["current"];
         assert_eq!((&current["owner"], &current["token"]), (&json!("a"), &json!(41)));
+        let held_for = current["held_for"].as_f64().unwrap();
+        assert!((0.0..=begin.elapsed().as_secs_f64() + 0.1).contains(&held_for), "{current}");
         assert!(!busy.body.contains(grant.as_str().unwrap()), "the secret is shown to nobody else");
     }
     assert_eq!(read_leases(&mut client, "name=backup%2Fdb")["owner"], json!("a"));
