@@ -176,6 +176,16 @@ impl Target {
         }
     }
 
+    /// Returns the row of a name that is leased.
+    pub(crate) fn live_row(&self, name: &str) -> Result<Option<LeaseRow>> {
+        let row = match self {
+            Target::File(file) => file.row(name),
+            Target::Server(server) => server.row(name),
+            Target::Engine(engine) => engine.row(name),
+        };
+        Ok(row?.filter(is_live))
+    }
+
     /// Returns the known names: with `all` also free ones.
     pub(crate) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         match self {
@@ -286,6 +296,11 @@ impl Target {
             printable(&self.shown())
         ))
     }
+}
+
+/// Checks whether the lease of a row is live now.
+fn is_live(row: &LeaseRow) -> bool {
+    row.status(litelease::now_ms()) == Some(Status::Live)
 }
 
 /// A variable of the environment, to be set or removed.

@@ -362,7 +362,8 @@ impl Cluster {
         let until = |until_ms: Option<i64>| {
             let tenure = stored.tenure.as_ref().zip(until_ms);
             let tenure = tenure.map(|(tenure, until_ms)| (tenure.owner.clone(), until_ms));
-            Some(LeaseRow { name: seen.name.clone(), tenure, token: stored.token })
+            let since_ms = tenure.is_some().then_some(stored.since_ms);
+            Some(LeaseRow { name: seen.name.clone(), tenure, token: stored.token, since_ms })
         };
         let Some(tenure) = &stored.tenure else {
             at_now.row = until(None);
@@ -423,7 +424,12 @@ impl Cluster {
             before.tenure.is_some() && (tenure.is_none() || before.token != write.token)
         });
         let ended = if ends_tenure { attempt } else { before.map_or(0, |before| before.ended) };
-        let row = StoredRow { token: write.token, tenure, at_ms: at_now.now_ms, attempt, ended };
+        let (token, at_ms) = (write.token, at_now.now_ms);
+        let since_ms = match before {
+            Some(before) if is_renewal || tenure.is_none() => before.since_ms,
+            _ => at_ms,
+        };
+        let row = StoredRow { token, tenure, since_ms, at_ms, attempt, ended };
         // A time that the caller passes needs no clock.
         let is_on_live = verb.kind == Kind::OnLive || is_renewal;
         let while_live = is_on_live && self.when.is_none();

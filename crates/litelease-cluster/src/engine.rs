@@ -223,6 +223,9 @@ pub struct StoredRow {
     pub token: i64,
     /// The owner, unless the name was released.
     pub tenure: Option<StoredTenure>,
+    /// When the newest grant began, by the clock of the client that decided: for people. It does
+    /// not matter once the name was released.
+    pub since_ms: i64,
     /// When it was stored, by the clock of the client that decided.
     pub at_ms: i64,
     /// The attempt that stored it.

@@ -232,6 +232,22 @@ impl<'a> Row<'a> {
         self.state.map(|state| state.token)
     }
 
+    /// Checks whether writing `state` begins a grant: an owner under a token that the row did not
+    /// have. The time of that is stored with it, and shown until the next grant begins.
+    ///
+    /// ```
+    /// # use litelease_core::{Row, State};
+    /// let row = Row::new("scheduler", State::stored(7, Some("a"), Some(150)));
+    /// let begins = |token, owner| row.begins_grant(State::stored(token, owner, owner.map(|_| 200)).unwrap());
+    /// assert!(begins(8, Some("a")), "a transfer, or a claim of what has expired");
+    /// assert!(!begins(7, Some("a")), "a renewal");
+    /// assert!(!begins(8, None), "a break");
+    /// ```
+    #[inline]
+    pub fn begins_grant(&self, state: State<'_>) -> bool {
+        state.tenure.is_some() && self.token() != Some(state.token)
+    }
+
     /// Returns the lease that a tenure under a token means for this name.
     #[inline]
     pub(crate) fn lease<'b>(&self, token: i64, tenure: Tenure<'b>) -> Lease<&'b str>

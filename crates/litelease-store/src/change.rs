@@ -128,19 +128,21 @@ impl Store {
                 let columns = Columns { state: row.state(), floor: None, is_unverified: false };
                 Ok((target, self.ask(request, target, columns, decide)))
             })?;
-            let (step, now_ms) = match asked? {
-                RuleAnswer::Decided { step, now_ms } => (step, now_ms),
+            let (step, now_ms, begins_grant) = match asked? {
+                RuleAnswer::Decided { step, now_ms, begins_grant } => (step, now_ms, begins_grant),
                 RuleAnswer::EpochNeeded { token } => return Ok(Attempt::EpochNeeded { token }),
                 RuleAnswer::Unverified => return Err(Error::unexpected_change(name, 0)),
             };
             if let Some(state) = step.write {
-                self.save_row(name, target == Target::Row, state, now_ms)?;
+                let since_ms = begins_grant.then_some(now_ms);
+                self.save_row(name, target == Target::Row, state, now_ms, since_ms)?;
             }
             Ok(Attempt::Decided(step))
         })
     }
 
-    /// Stores a state that the rule has decided on, inside a transaction.
+    /// Stores a state that the rule has decided on, inside a transaction. `since_ms` is the
+    /// beginning of its grant, if that is a new one.
     #[cold]
     pub(crate) fn save_row(
         &self,
@@ -148,6 +150,7 @@ impl Store {
         has_row: bool,
         state: State<'_>,
         now_ms: i64,
+        since_ms: Option<i64>,
     ) -> Result<(), Error> {
         let tenure = state.tenure();
         let values = [
@@ -156,11 +159,12 @@ impl Store {
             Value::Integer(state.token()),
             tenure.map_or(Value::Null, |tenure| Value::Integer(tenure.expires_at_ms)),
             Value::Integer(now_ms),
+            since_ms.map_or(Value::Null, Value::Integer),
         ];
         match has_row {
             true => self.statements.save.execute_with(self.connection, &values)?,
             false => {
-                let add = || execute_once(self.connection, ADD, &values);
+                let add = || execute_once(self.connection, ADD, &values[..5]);
                 self.connection.keeping_last_insert_rowid(add)?;
             }
         }
@@ -285,7 +289,10 @@ impl Store {
             {
                 Ok(RuleAnswer::EpochNeeded { token })
             }
-            _ => Ok(RuleAnswer::Decided { step, now_ms }),
+            _ => {
+                let begins_grant = step.write.is_some_and(|state| row.begins_grant(state));
+                Ok(RuleAnswer::Decided { step, now_ms, begins_grant })
+            }
         }
     }
 

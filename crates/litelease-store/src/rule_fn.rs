@@ -29,8 +29,8 @@ pub(crate) struct Columns<'a> {
 
 /// The answer to asking the rule about a row. Only a decision is stored.
 pub(crate) enum RuleAnswer<'q, T> {
-    /// The rule decided at this time.
-    Decided { step: Step<'q, T>, now_ms: i64 },
+    /// The rule decided at this time, and whether what it stores begins a grant.
+    Decided { step: Step<'q, T>, now_ms: i64, begins_grant: bool },
     /// The file's epoch does not cover the token that the rule wants to store.
     EpochNeeded { token: i64 },
     /// The statement was compiled since the schema was last checked, so the rule was not called.
@@ -50,6 +50,7 @@ pub(crate) struct Ran<'q, T> {
 struct Write<'q> {
     state: State<'q>,
     now_ms: i64,
+    begins_grant: bool,
 }
 
 /// One run of a statement that asks the rule.
@@ -94,8 +95,9 @@ impl Statement {
         let ended = self.run_call(name, &mut |columns| {
             asked = ask(columns).map(Some);
             match &asked {
-                Ok(Some(RuleAnswer::Decided { step, now_ms })) => {
-                    step.write.map(|state| Write { state, now_ms: *now_ms })
+                Ok(Some(RuleAnswer::Decided { step, now_ms, begins_grant })) => {
+                    let (now_ms, begins_grant) = (*now_ms, *begins_grant);
+                    step.write.map(|state| Write { state, now_ms, begins_grant })
                 }
                 _ => None,
             }
@@ -164,13 +166,14 @@ unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite
             else {
                 return false;
             };
-            let Some(Write { state, now_ms }) = &call.write else { return false };
+            let Some(Write { state, now_ms, begins_grant }) = &call.write else { return false };
             let tenure = state.tenure();
             // SAFETY: the value lives for the duration of the call.
             let part = match unsafe { (api.value_int64)(*part) } {
                 0 => tenure.map(|tenure| Value::Text(tenure.owner)),
                 1 => Some(Value::Integer(state.token())),
                 2 => tenure.map(|tenure| Value::Integer(tenure.expires_at_ms)),
+                4 => begins_grant.then_some(Value::Integer(*now_ms)),
                 _ => Some(Value::Integer(*now_ms)),
             };
             // SAFETY: the text belongs to the request, which outlives the run.

@@ -7,6 +7,7 @@ use litelease_core::{
     ClaimResult, Claimant, Lease, MAX_SHARDS, ShardPlan, ShardState, TransferResult, plan,
 };
 
+use crate::list::WalkedRow;
 use crate::session::{Beat, SessionGrants, SessionOver};
 use crate::sqlite::Value;
 use crate::{Error, Store, When};
@@ -269,7 +270,7 @@ impl Store {
         // The letter after a slash: a host reads all rows of a walk.
         let (from, to) = (format!("{group}/member/"), format!("{group}/member0"));
         let (mut walk, mut members) = (self.walk(Some(&from), Some(&to))?, Vec::new());
-        while let Some((row, value)) = walk.next()? {
+        while let Some(WalkedRow { row, value, .. }) = walk.next()? {
             let is_member = row.name().starts_with(&from);
             // One without a count is about to join.
             if let (Some(lease), Some(count)) = (row.live(now_ms), value.integer())

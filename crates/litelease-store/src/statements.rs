@@ -22,6 +22,10 @@ use crate::{Error, Failure};
 const LOAD: &str = "SELECT owner, token, lease_expires_at_ms
 FROM main.litelease_resources WHERE name = ?1";
 
+/// Reads a row with when its newest grant began, for people.
+const SHOW: &str = "SELECT owner, token, lease_expires_at_ms, created_at_ms
+FROM main.litelease_resources WHERE name = ?1";
+
 /// Lets the rule decide about an existing row, and stores the result: load, decide and save in one
 /// statement, with the write lock held before the rule is called.
 macro_rules! update {
@@ -38,7 +42,7 @@ WHERE name = ?1 AND litelease_rule(?2, owner, token, lease_expires_at_ms",
     ($floor:literal) => {
         update!(
             "owner = litelease_rule(0), token = litelease_rule(1),
-lease_expires_at_ms = litelease_rule(2)",
+lease_expires_at_ms = litelease_rule(2), created_at_ms = ifnull(litelease_rule(4), created_at_ms)",
             $floor
         )
     };
@@ -74,8 +78,9 @@ WHERE id = 1 AND boot = litelease_boot AND format = 1)"
 }
 
 /// Stores what the rule has said about a row, where a statement cannot ask it.
-const SAVE: &str = "UPDATE main.litelease_resources
-SET owner = ?2, token = ?3, lease_expires_at_ms = ?4, updated_at_ms = ?5 WHERE name = ?1";
+const SAVE: &str = "UPDATE main.litelease_resources SET owner = ?2, token = ?3,
+lease_expires_at_ms = ?4, updated_at_ms = ?5, created_at_ms = ifnull(?6, created_at_ms)
+WHERE name = ?1";
 
 /// Inserts the row for a name that has none.
 pub(crate) const ADD: &str = "INSERT INTO main.litelease_resources
@@ -106,6 +111,7 @@ pub(crate) const LOCK: &str = "UPDATE main.litelease_resources SET token = token
 /// The statements of one connection.
 pub(crate) struct Statements {
     pub(crate) load: CachedStatement,
+    pub(crate) show: CachedStatement,
     /// Loads a row for a caller that depends on guards, too.
     pub(crate) fenced: CachedStatement,
     pub(crate) presenting: CachedStatement,
@@ -156,6 +162,7 @@ impl Statements {
     pub(crate) const fn new() -> Self {
         Statements {
             load: CachedStatement::new(LOAD),
+            show: CachedStatement::new(SHOW),
             fenced: CachedStatement::new(LOAD),
             presenting: CachedStatement::calling(Calls::Presenting, PRESENTING),
             prolong: CachedStatement::asking(PROLONG),

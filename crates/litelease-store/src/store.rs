@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, Lease, ReleaseResult, RenewResult, Row, Term,
-    TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, Lease, LeaseRow, ReleaseResult, RenewResult,
+    Row, Term, TransferResult,
 };
 
 use crate::batch::BatchCache;
@@ -12,7 +12,7 @@ use crate::change::Change;
 use crate::epoch::EpochState;
 use crate::error::Undecided;
 use crate::side_tables::SideTables;
-use crate::sqlite::{Connection, Value, code};
+use crate::sqlite::{Connection, Run, Value, code};
 use crate::statements::{CachedStatement, Statements, stored_row, stored_state};
 use crate::transaction::TransactionState;
 use crate::{Error, When};
@@ -217,21 +217,34 @@ impl Store {
         })
     }
 
+    /// Returns the row of `name`, live or not, with when its newest grant began. Needs no write
+    /// lock.
+    pub fn row(&self, name: &str) -> Result<Option<LeaseRow>, Error> {
+        self.with_context("inspect", Some(name), || {
+            self.settle()?;
+            let verify = || self.verify().map(|()| true);
+            self.read_row_with(&self.statements.show, verify, name, |row, run| {
+                let since_ms = || run.column(3).and_then(Value::integer);
+                Ok(row.state().map(|_| LeaseRow::new(row, since_ms())))
+            })
+        })
+    }
+
     /// Reads a row and changes nothing.
     pub(crate) fn read_row<T>(
         &self,
         name: &str,
-        answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
+        mut answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let verify = || self.verify().map(|()| true);
-        self.read_row_with(&self.statements.load, verify, name, answer)
+        self.read_row_with(&self.statements.load, verify, name, |row, _| answer(row))
     }
 
     /// Reads a row for a caller that depends on the guards by `name`. Fails if one is missing.
     pub(crate) fn read_fenced_row<T>(
         &self,
         name: &str,
-        answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
+        mut answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let verify = || {
             self.verify()?;
@@ -245,7 +258,7 @@ impl Store {
                 None => Ok(is_final),
             }
         };
-        self.read_row_with(&self.statements.fenced, verify, name, answer)
+        self.read_row_with(&self.statements.fenced, verify, name, |row, _| answer(row))
     }
 
     /// Reads a row with this statement. `verify` returns whether its finding holds until the schema
@@ -255,7 +268,7 @@ impl Store {
         load: &CachedStatement,
         verify: impl Fn() -> Result<bool, Error>,
         name: &str,
-        mut answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
+        mut answer: impl FnMut(Row<'_>, &Run<'_, '_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let looked = load.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Text(name)])?;
@@ -271,7 +284,7 @@ impl Store {
                 }
                 false => Row::new(name, None),
             };
-            answer(row).map_err(|undecided| undecided.about(name))
+            answer(row, &run).map_err(|undecided| undecided.about(name))
         });
         looked.or_else(|error| self.explain(error))
     }

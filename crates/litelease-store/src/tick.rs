@@ -368,12 +368,14 @@ impl Store {
         decide: &mut impl FnMut(Row<'_>, Option<Tick>, i64, i64) -> Result<TickStep<'q, T>, Undecided>,
     ) -> Result<Attempt<TickStep<'q, T>>, Error> {
         let now_ms = when.now_ms();
-        let (step, before, owner, epoch) = self.read_row(name, |row| {
+        let (step, before, begins_grant, owner, epoch) = self.read_row(name, |row| {
             let epoch: Epoch = self.epoch_record()?;
             let stored = self.tick_of(name)?;
             let tick = stored.as_ref().map(|stored| stored.tick);
             let step = decide(row, tick, epoch.floor, now_ms)?;
-            Ok((step, row.token(), stored.and_then(|stored| stored.owner), epoch))
+            let begins_grant = step.lease.is_some_and(|state| row.begins_grant(state));
+            let owner = stored.and_then(|stored| stored.owner);
+            Ok((step, row.token(), begins_grant, owner, epoch))
         })?;
         if let Some(token) = step.lease.map(|state| state.token())
             && before != Some(token)
@@ -385,7 +387,8 @@ impl Store {
         let owner = tenure.map(|tenure| tenure.owner).or(owner.as_deref());
         self.all_or_nothing(|| {
             if let Some(state) = step.lease {
-                self.save_row(name, before.is_some(), state, now_ms)?;
+                let since_ms = begins_grant.then_some(now_ms);
+                self.save_row(name, before.is_some(), state, now_ms, since_ms)?;
             }
             match step.tick {
                 Some(tick) => self.keep_tick(name, tick, owner, schedule),

@@ -345,6 +345,7 @@ impl Shared {
                         (&floor_version, Type::INT8),
                         (&incarnation, Type::INT8),
                         (&row.ended, Type::INT8),
+                        (&row.since_ms, Type::INT8),
                     ],
                 )
                 .await?
@@ -371,6 +372,7 @@ impl Shared {
                         (&change.lasts_ms, Type::INT8),
                         (&incarnation, Type::INT8),
                         (&row.ended, Type::INT8),
+                        (&row.since_ms, Type::INT8),
                     ],
                     freed,
                 )
@@ -466,7 +468,8 @@ impl Shared {
         rows: &[StoredRow],
     ) -> Result<Vec<Stored>, Failure> {
         let names: Vec<&str> = seen.rows.iter().map(|row| row.name.as_str()).collect();
-        let nobody = StoredRow { token: 0, tenure: None, at_ms: 0, attempt: 0, ended: 0 };
+        let nobody =
+            StoredRow { token: 0, tenure: None, since_ms: 0, at_ms: 0, attempt: 0, ended: 0 };
         let before = seen.rows.iter().map(|seen| seen.row.as_ref().unwrap_or(&nobody));
         let (new, before) = (Columns::from_rows(rows.iter()), Columns::from_rows(before));
         let (sql, at) = (&self.statements.update_each, (seen.floor.version, seen.incarnation));
@@ -509,6 +512,7 @@ impl Shared {
             (&floor_version as _, Type::INT8),
             (&incarnation as _, Type::INT8),
             (&new.ended as _, Type::INT8_ARRAY),
+            (&new.sinces as _, Type::INT8_ARRAY),
         ];
         let rows = self.query(session, sql, &parameters).await?;
         Ok(rows.iter().map(|row| (row.get(1), (row.get(0), row.get(2)))).collect())
@@ -561,6 +565,7 @@ struct Columns<'r> {
     ats: Vec<i64>,
     attempts: Vec<i64>,
     ended: Vec<i64>,
+    sinces: Vec<i64>,
 }
 
 impl<'r> Columns<'r> {
@@ -571,7 +576,8 @@ impl<'r> Columns<'r> {
             untils: rows.clone().map(|row| columns(row).1).collect(),
             ats: rows.clone().map(|row| row.at_ms).collect(),
             attempts: rows.clone().map(|row| row.attempt).collect(),
-            ended: rows.map(|row| row.ended).collect(),
+            ended: rows.clone().map(|row| row.ended).collect(),
+            sinces: rows.map(|row| row.since_ms).collect(),
         }
     }
 }
@@ -603,7 +609,8 @@ fn loaded(shared: &Shared, rows: &[Row]) -> Result<Loaded> {
             }
             _ => None,
         };
-        let row_of = StoredRow { token, tenure, at_ms, attempt: row.get(11), ended: row.get(13) };
+        let (attempt, ended, since_ms) = (row.get(11), row.get(13), row.get(14));
+        let row_of = StoredRow { token, tenure, since_ms, at_ms, attempt, ended };
         Some(LoadedRow { name: name?, version: row.get(6), row: Some(row_of) })
     });
     let (incarnation, server_ms) = (first.get(12), Some(first.get(4)));

@@ -18,7 +18,7 @@ const INCARNATION: &str = "(SELECT {s}.incarnation())";
 
 const LOADED: &str = "SELECT m.format, m.floor, m.boot, m.xmin::text::bigint, {clock},
 r.name, r.xmin::text::bigint, r.token, r.owner, r.lease_expires_at_ms, r.updated_at_ms, r.attempt,
-{incarnation}, r.ended FROM {s}.meta m LEFT JOIN {s}.resources r ON ";
+{incarnation}, r.ended, r.created_at_ms FROM {s}.meta m LEFT JOIN {s}.resources r ON ";
 
 /// The statements for one schema.
 pub(crate) struct Statements {
@@ -38,6 +38,7 @@ pub(crate) struct Statements {
 /// With how long the lease must last ($14), its times are those of the server's clock, if that is
 /// later than the clock that was guessed. Without, `greatest` passes over what is NULL.
 const UPDATE: &str = "UPDATE {s}.resources r SET token = $2, owner = $3, attempt = $6, ended = $16,
+created_at_ms = $17,
 lease_expires_at_ms = greatest($4, clock.ms + $14),
 updated_at_ms = greatest($5, CASE WHEN $14 IS NOT NULL THEN clock.ms END)
 FROM (SELECT {clock} AS ms, {settings} OFFSET 0) AS clock
@@ -54,15 +55,17 @@ const INSERT: &str =
   WHERE m.xmin::text::bigint = $7 AND {incarnation} = $8 FOR SHARE OF m)
 INSERT INTO {s}.resources
 (name, token, owner, lease_expires_at_ms, created_at_ms, updated_at_ms, attempt, ended)
-SELECT $1, $2, $3, $4, $5, $5, $6, $9 FROM locked
+SELECT $1, $2, $3, $4, $10, $5, $6, $9 FROM locked
 ON CONFLICT DO NOTHING RETURNING xmin::text::bigint";
 
 const UPDATE_MANY: &str = "UPDATE {s}.resources r SET token = c.token, owner = c.owner,
-lease_expires_at_ms = c.until, updated_at_ms = c.at, attempt = c.attempt, ended = c.ended
+lease_expires_at_ms = c.until, updated_at_ms = c.at, attempt = c.attempt, ended = c.ended,
+created_at_ms = c.since
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
   $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[],
-  $15::bigint[])
-AS c(name, token, owner, until, at, attempt, token_0, owner_0, until_0, at_0, attempt_0, ended)
+  $15::bigint[], $16::bigint[])
+AS c(name, token, owner, until, at, attempt, token_0, owner_0, until_0, at_0, attempt_0, ended,
+  since)
 CROSS JOIN (SELECT {clock} AS ms, {settings} OFFSET 0) AS clock
 WHERE r.name = c.name AND r.token = c.token_0 AND r.owner IS NOT DISTINCT FROM c.owner_0
 AND r.lease_expires_at_ms IS NOT DISTINCT FROM c.until_0 AND r.updated_at_ms = c.at_0
