@@ -13,8 +13,8 @@
 //! so a claimant whose clock is late, or that comes after the first one has finished, finds its
 //! tick taken. The row does not end with a grant: without it the tick would run again.
 //!
-//! A skip of an operator is a mark beside that tick. Lowering the mark, which ends a pause, therefore
-//! frees no tick that was ever begun.
+//! A skip of an operator is a mark beside that tick. Lowering the mark, which ends a pause,
+//! therefore frees no tick that was ever begun.
 
 use alloc::string::String;
 use core::fmt;

@@ -7,7 +7,7 @@ use litelease_core::{
 
 use crate::mutant::Rules;
 
-/// A bare lease: what was finished is forgotten, so whoever comes late begins again.
+/// A bare lease: what was finished is forgotten, so a late claimant begins again.
 pub struct TickByLeaseAlone;
 
 impl Rules for TickByLeaseAlone {
