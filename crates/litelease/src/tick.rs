@@ -9,7 +9,7 @@ use litelease_store::{TickClaim, TickInfo};
 use crate::leases::in_ms;
 use crate::{GrantRef, Leases, Result};
 
-/// Ticks: the instants that a schedule plans. A tick is run once, however many processes have the schedule.
+/// Ticks: the instants that a schedule plans. A tick is run once, however many processes have it.
 impl Leases {
     /// Begins and finishes a tick in one step, and returns whether it is the caller's: `First` for
     /// exactly one of all callers.
