@@ -22,7 +22,7 @@ pub struct ClusterPlayer {
 }
 
 impl ClusterPlayer {
-    /// A player whose clients are made by a function, on rows that nobody else uses.
+    /// A player whose clients are made by a function, on rows of its own.
     pub fn new(connect: impl FnMut() -> Cluster + 'static) -> Self {
         let mut player = ClusterPlayer {
             connect: Box::new(connect),

@@ -2,10 +2,11 @@
 //! is no proof.
 
 use litelease_core::{
-    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Conditions, Delay,
-    GrantResult, Item, ItemState, Limits, PoolSnapshot, Read, Receipt, Refusal, ReleaseResult,
-    RenewResult, Request, RequestResult, RequestStep, Row, SlotInfo, State, Step, TakenOver, Term,
-    TransferResult,
+    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, ClaimTickResult, Claimant,
+    Conditions, Delay, FinishTickResult, GrantResult, Item, ItemState, Limits, PoolSnapshot, Read,
+    Receipt, Refusal, ReleaseResult, RenewResult, Request, RequestResult, RequestStep, Row,
+    SlotInfo, State, Step, TakenOver, Term, Tick, TickChange, TickOutcome, TickRequest, TickResult,
+    TickStep, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -231,6 +232,77 @@ pub trait Rules {
         item.state(now_ms) != ItemState::Dead
     }
 
+    /// As [`rule::claim_tick`].
+    #[allow(clippy::too_many_arguments)]
+    fn claim_tick<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        stored: Option<Tick>,
+        owner: &'q str,
+        asked: TickRequest,
+        term: Term,
+        floor: i64,
+        dead: Option<Claimant<'_>>,
+    ) -> Result<TickStep<'q, ClaimTickResult<&'a str>>, Refusal> {
+        rule::claim_tick(row, stored, owner, asked, term, floor, dead)
+    }
+
+    /// As [`rule::tick`].
+    fn tick(
+        &self,
+        row: Row<'_>,
+        stored: Option<Tick>,
+        tick_ms: i64,
+        now_ms: i64,
+    ) -> Result<TickStep<'static, TickResult>, Refusal> {
+        rule::tick(row, stored, tick_ms, now_ms)
+    }
+
+    /// As [`rule::finish_tick`].
+    fn finish_tick(
+        &self,
+        row: Row<'_>,
+        stored: Option<Tick>,
+        token: i64,
+        outcome: TickOutcome,
+        now_ms: i64,
+    ) -> TickStep<'static, FinishTickResult> {
+        rule::finish_tick(row, stored, token, outcome, now_ms)
+    }
+
+    /// As [`rule::carry_tick`].
+    fn carry_tick(&self, stored: Option<Tick>, from: i64, to: i64) -> Option<Tick> {
+        rule::carry_tick(stored, from, to)
+    }
+
+    /// As [`rule::skip`].
+    fn skip<'a>(
+        &self,
+        row: Row<'a>,
+        stored: Option<Tick>,
+        until_ms: Option<i64>,
+        breaks: bool,
+        now_ms: i64,
+        floor: i64,
+    ) -> Result<TickStep<'static, TickChange<&'a str>>, Refusal> {
+        rule::skip(row, stored, until_ms, breaks, now_ms, floor)
+    }
+
+    /// As [`rule::again`].
+    fn again<'a>(
+        &self,
+        row: Row<'a>,
+        stored: Option<Tick>,
+        now_ms: i64,
+    ) -> Result<TickStep<'static, TickChange<&'a str>>, Refusal> {
+        rule::again(row, stored, now_ms)
+    }
+
+    /// The tick that a name still has when its row is purged.
+    fn tick_after_purge(&self, stored: Option<Tick>) -> Option<Tick> {
+        stored
+    }
+
     /// The floor that a file needs when a pool is deleted of which this is the newest token.
     fn floor_after_pool(&self, newest: i64) -> i64 {
         newest
@@ -308,7 +380,7 @@ impl Rules for RenewRevives {
     }
 }
 
-/// Anybody can release anybody's lease.
+/// Every owner can release every lease.
 pub struct ReleaseByAnyone;
 
 impl Rules for ReleaseByAnyone {
@@ -686,7 +758,7 @@ impl Rules for ValueOutlivesGrant {
     }
 }
 
-/// A value is shown as long as the name has a live lease, whoever attached it.
+/// A value is shown as long as the name has a live lease, even if another grant attached it.
 pub struct ValueOfPredecessor;
 
 impl Rules for ValueOfPredecessor {
@@ -989,7 +1061,7 @@ impl Rules for LimitsOutliveGrant {
     }
 }
 
-/// An end cuts the lease as it is, which somebody may still trust.
+/// An end cuts the present lease, which its holder may still trust.
 pub struct EndCutsLease;
 
 impl Rules for EndCutsLease {
@@ -1013,7 +1085,7 @@ impl Rules for EndCutsLease {
     }
 }
 
-/// Anybody's token counts as progress.
+/// Every token counts as progress.
 pub struct ProgressOfZombie;
 
 impl Rules for ProgressOfZombie {
@@ -1169,7 +1241,7 @@ impl Rules for HandsOverToLapsed {
     }
 }
 
-/// Anybody can hand over anybody's lease.
+/// Every owner can hand over every lease.
 pub struct HandOverByAnyone;
 
 impl Rules for HandOverByAnyone {

@@ -144,7 +144,8 @@ fn the_functions_decide_as_the_rule_does_on_every_small_state() {
     }
     let mut session = server.session("postgres");
     session.sql(TRY);
-    // A pipe holds some thousand bytes, and nobody reads the answers while the calls are written.
+    // A pipe holds some thousand bytes, and no process reads the answers while the calls are
+    // written.
     let some = |calls: &[String]| session.sql(&format!("BEGIN;\n{};\nROLLBACK", calls.join(";\n")));
     let answers: String = calls.chunks(100).map(some).collect::<Vec<_>>().join("\n");
     let answers: Vec<&str> = answers.lines().collect();

@@ -794,7 +794,7 @@ fn a_grace_beyond_all_time_is_a_usage_error() {
     assert_eq!(code, 64, "{error}");
 }
 
-/// SQLite goes on with a file that was deleted, and whoever waits in it waits for ever.
+/// SQLite goes on with a file that was deleted, and a process that waits in it waits for ever.
 #[test]
 fn whoever_waits_in_a_file_that_was_replaced_is_told() {
     for command in ["wait", "watch"] {

@@ -1,5 +1,5 @@
-//! The SQL functions as guests of somebody else's connection: what they are, what they refuse, and
-//! how they come and go.
+//! The SQL functions as guests on another program's connection: their properties, what they refuse,
+//! and how they come and go.
 
 use std::process::Command;
 use std::time::Duration;
@@ -52,10 +52,12 @@ fn the_list_of_functions_is_pinned() {
             "litelease_cancel/-1 direct only",
             "litelease_checkpoint/-1 direct only",
             "litelease_claim/-1 direct only",
+            "litelease_claim_tick/-1 direct only",
             "litelease_discard/-1 direct only",
             "litelease_drained/-1 innocuous",
             "litelease_ensure/-1 direct only",
             "litelease_extend/-1 direct only",
+            "litelease_finish_tick/-1 direct only",
             "litelease_give_back/-1 direct only",
             "litelease_guard/-1 direct only",
             "litelease_hand_over/-1 direct only",
@@ -88,6 +90,10 @@ fn the_list_of_functions_is_pinned() {
             "litelease_return/-1 direct only",
             "litelease_send/-1 direct only",
             "litelease_take_over/-1 direct only",
+            "litelease_tick/-1 direct only",
+            "litelease_tick_again/-1 direct only",
+            "litelease_tick_forget/-1 direct only",
+            "litelease_tick_skip/-1 direct only",
             "litelease_token/1 innocuous",
             "litelease_transfer/-1 direct only",
             "litelease_unguard/-1 direct only",
@@ -103,17 +109,17 @@ fn the_list_of_functions_is_pinned() {
             "SELECT count(*) FROM pragma_module_list WHERE name IN
              ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get', 'litelease_slot',
               'litelease_slots', 'litelease_delivery', 'litelease_items', 'litelease_queues',
-              'litelease_readers', 'litelease_requested')",
+              'litelease_readers', 'litelease_requested', 'litelease_ticks')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 10);
+    assert_eq!(modules, 11);
 }
 
 /// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and
-/// `fetchArray` steps it again: so a SELECT that claims was granted its lease unseen, and then told
-/// that somebody has it.
+/// `fetchArray` steps it again: so a SELECT that claims was granted its lease unseen, and then got
+/// the answer that the name is taken.
 #[test]
 fn ensure_tells_the_token_to_a_driver_that_executes_a_select_twice() {
     let conn = memory();
@@ -347,7 +353,7 @@ fn the_table_of_leases_reads_only_the_rows_that_are_asked_for() {
     for name in ["b", "c/1", "c/2", "d"] {
         conn.query_row("SELECT litelease_claim(?1, 'a', 30000)", [name], |_| Ok(())).unwrap();
     }
-    // Two rows that nobody can read, one at each end.
+    // Two rows that cannot be read, one at each end.
     conn.execute_batch(
         "PRAGMA ignore_check_constraints = ON;
          INSERT INTO litelease_resources VALUES ('a', 'x', 1, 'soon', 0, 0), ('e', 'x', 1, 'soon', 0, 0)",
