@@ -52,7 +52,7 @@ pub struct KnownName {
 pub struct Waiter {
     /// The owner text of a claim.
     pub owner: Option<String>,
-    /// Who waits and why, in the waiter's words.
+    /// The words of the waiter: who it is, and why it waits.
     pub note: Option<String>,
     /// How long a claim has waited.
     pub waits_for: Option<Duration>,

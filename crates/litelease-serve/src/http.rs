@@ -227,19 +227,32 @@ impl App {
     }
 
     /// Carries out a request, and logs and counts it.
-    pub(crate) async fn answer(self: &Arc<Self>, request: Request, timer: &mut Timer) -> Response {
-        let done = match request.action {
-            Ok(action) => self.perform(action, timer).await,
-            Err(refused) => Err(refused),
-        };
-        let mut response = done.unwrap_or_else(Response::from);
-        let (call, status) = (request.route.name(), response.status);
+    ///
+    /// An `async fn` would store its arguments twice, and thousands of requests wait here.
+    pub(crate) fn answer<'a>(
+        self: &'a Arc<Self>,
+        request: Request,
+        timer: &'a mut Timer,
+    ) -> impl Future<Output = Response> + Send + 'a {
+        let Request { started, route, action } = request;
+        async move {
+            let done = match action {
+                Ok(action) => self.perform(action, timer).await,
+                Err(refused) => Err(refused),
+            };
+            self.log(started, route, done.unwrap_or_else(Response::from))
+        }
+    }
+
+    /// Numbers, counts and logs a response.
+    fn log(&self, started: Instant, route: Route, mut response: Response) -> Response {
+        let (call, status) = (route.name(), response.status);
         self.metrics.answered(call, status);
         response.number = self.sequence.fetch_add(1, Ordering::Relaxed);
         let request_id = || self.request_id(&response);
-        let ms = || u64::try_from(request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let ms = || u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         match status {
-            200 if request.route.is_frequent() => {
+            200 if route.is_frequent() => {
                 tracing::debug!(request_id = request_id(), call, status, ms = ms(), "request");
             }
             // A shutdown answers every waiter with 503.
@@ -271,16 +284,16 @@ impl App {
             }
             Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
             Action::PublicKeys => self.public_keys().await,
-            Action::Call(action) => self.call(*action, timer).await,
+            Action::Call(action) => self.call(action, timer).await,
         }
     }
 
     async fn call(
         self: &Arc<Self>,
-        action: CallAction,
+        action: Box<CallAction>,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
-        let CallAction { handler, pool, caller, key, request } = action;
+        let CallAction { handler, pool, caller, key, request } = *action;
         let (call, echoed) = (handler.call, key.clone());
         let Some(request) = request else { return Err(HttpError::nothing_there()) };
         let context = Context { app: self, call, pool, caller, key, timer };

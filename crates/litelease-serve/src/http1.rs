@@ -38,21 +38,31 @@ const DRAIN_LIMITS: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 const LONG_TEXT: usize = 64 * 1024;
 
 /// Serves a connection until it ends.
-pub(crate) async fn serve(stream: Stream, app: Arc<App>, share: Option<Share>) {
-    let is_idle = AtomicBool::new(true);
+///
+/// An `async fn` would store its arguments twice, for each of thousands of connections.
+pub(crate) fn serve(
+    stream: Stream,
+    app: Arc<App>,
+    share: Option<Share>,
+) -> impl Future<Output = ()> + Send {
     let client = Client { stream, received: Vec::new(), is_over: false };
-    let timer = Timer::default();
-    let mut connection = Connection { client, timer, app: Arc::clone(&app), share };
-    {
-        let (mut serving, mut stopped) = (pin!(connection.serve(&is_idle)), pin!(app.stopped()));
-        // Serving comes first: a request that was received completely is answered even at a stop.
-        poll_fn(|context| match serving.as_mut().poll(context) {
-            Poll::Pending if is_idle.load(Relaxed) => stopped.as_mut().poll(context),
-            served => served,
-        })
-        .await;
+    let mut connection =
+        Connection { client, timer: Timer::default(), app: Arc::clone(&app), share };
+    async move {
+        let is_idle = AtomicBool::new(true);
+        {
+            let (mut serving, mut stopped) =
+                (pin!(connection.serve(&is_idle)), pin!(app.stopped()));
+            // Serving comes first: a request that was received completely is answered even at a
+            // stop.
+            poll_fn(|context| match serving.as_mut().poll(context) {
+                Poll::Pending if is_idle.load(Relaxed) => stopped.as_mut().poll(context),
+                served => served,
+            })
+            .await;
+        }
+        connection.close().await;
     }
-    connection.close().await;
 }
 
 struct Connection {
@@ -83,7 +93,8 @@ impl Connection {
     async fn turn(&mut self, is_idle: &AtomicBool) -> io::Result<bool> {
         let (mut request, framing) = match self.head().await? {
             Ok(head) => head,
-            Err(refused) => return self.refuse(refused).await,
+            // Boxed: it takes more room than the wait for an answer.
+            Err(refused) => return Box::pin(self.refuse(refused)).await,
         };
         let caller = request.caller();
         let (longest, mut body_share) = match self.longest(&request, framing, caller).await {
@@ -239,24 +250,27 @@ impl Connection {
 
     /// Waits for the answer. Returns `None` if the client of a borrow hangs up meanwhile. The same
     /// if the borrow waits and the client sends so much that hanging up would go unnoticed.
-    async fn answer(&mut self, request: Request) -> Option<Response> {
+    fn answer(&mut self, request: Request) -> impl Future<Output = Option<Response>> + Send {
         let Connection { client, timer, app, .. } = self;
         if client.received.is_empty() {
             client.received = Vec::new();
         }
         let waits = request.waits();
-        let answer = app.answer(request, timer);
-        tokio::pin!(answer);
-        loop {
-            if waits && !client.listens() {
-                return None;
-            }
-            tokio::select! {
-                biased;
-                // The next request may arrive before this one is answered.
-                heard = client.hear(), if client.listens() => heard.ok()?,
-                // Dropping a grant returns the slot.
-                response = &mut answer => return (!client.is_over || !response.is_grant()).then_some(response),
+        async move {
+            let mut answer = pin!(app.answer(request, timer));
+            loop {
+                if waits && !client.listens() {
+                    return None;
+                }
+                tokio::select! {
+                    biased;
+                    // The next request may arrive before this one is answered.
+                    heard = client.hear(), if client.listens() => heard.ok()?,
+                    // Dropping a grant returns the slot.
+                    response = &mut answer => {
+                        return (!client.is_over || !response.is_grant()).then_some(response);
+                    }
+                }
             }
         }
     }
@@ -629,6 +643,28 @@ mod tests {
                 timeout(LONG, connection.respond(response, framing, true, Caller::default())).await,
             );
             assert!(matches!(todo.try_recv(), Ok(Job::GiveBack(given)) if given == grant));
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::Options;
+    use crate::http::tests::{app, play};
+
+    /// Each borrower that waits has such a future.
+    #[test]
+    fn a_connection_takes_little_memory_of_its_own() {
+        play(|| async {
+            let (app, _todo) = app(Options::default());
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let size = size_of_val(&serve(Stream::Plain(stream), app, None));
+            assert!(size <= 1_792, "{size} bytes");
         });
     }
 }

@@ -236,8 +236,9 @@ pub(crate) struct Claim {
     pub(crate) caller: Caller,
     pub(crate) owner: String,
     pub(crate) min_token: i64,
-    /// Who waits and why, and since when.
+    /// The words of the client that waits: who it is, and why.
     pub(crate) note: Option<String>,
+    /// When the request came.
     pub(crate) asked: Instant,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Wait for the name, at most this long
     #[arg(short, long, value_name = "TIME", value_parser = parse)]
     wait: Option<Duration>,
-    /// Who waits and why: a server shows it among the waiters of the name
+    /// Say who waits and why: a server shows it among the waiters of the name
     #[arg(long, value_name = "TEXT", requires = "wait")]
     note: Option<String>,
     /// Grant a token larger than this one, which was seen elsewhere
