@@ -7,10 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
-use litelease_sys::spawn_without_signals;
+use litelease_sys::{IS_NOTIFIED, Listener, spawn_without_signals};
 
 use crate::process_keeper::unshared;
-use crate::watch::Listener;
 use crate::{
     Clock, Current, Due, HeldGrant, Hold, Loss, LossSignal, Notice, Renewal, Rows, Window,
 };
@@ -373,9 +372,10 @@ impl Group {
             let interval = hold.window().interval(granted);
             hold.settle(start, now, answer, start + interval - jitter(interval, start));
         }
-        // Where the system cannot watch files, requests are noticed after each renewal.
-        #[cfg(not(target_os = "linux"))]
-        self.was_written.store(true, Ordering::SeqCst);
+        if !IS_NOTIFIED {
+            // Requests are noticed after each renewal.
+            self.was_written.store(true, Ordering::SeqCst);
+        }
     }
 
     fn release_leftovers(&self, now: Duration) {

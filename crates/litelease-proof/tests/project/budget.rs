@@ -101,7 +101,7 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::counted(
             "lines of shipped Rust",
-            53_900,
+            53_960,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
         Row::counted("lines of the Python package", 6_160, python_lines()),
