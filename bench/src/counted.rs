@@ -63,7 +63,7 @@ fn busy(counts: &Counts) -> Result<Vec<Counted>> {
     let raw = counts.instructions("raw-inspect@memory")?;
     let count = counts.instructions("busy@memory")?;
     let detail = format!("a raw SELECT {raw:.0}; that it takes no write lock is tested");
-    let figure = counted("B4", "busy claim, in memory: instructions", 5_000.0, count, detail);
+    let figure = figure_of("B4", "busy claim, in memory: instructions", 5_000.0, count, detail);
     Ok(vec![Counted { figure, count, raw: Some(raw) }])
 }
 
@@ -86,7 +86,7 @@ fn calls(counts: &Counts) -> Result<Vec<Counted>> {
     let row = |what, reach, place: &str, which: &[&str]| -> Result<Counted> {
         let count = counts.system_calls(&format!("cycle@{place}"), which)? / 3.0;
         let raw = counts.system_calls(&format!("raw-update@{place}"), which)? / 3.0;
-        let figure = counted("B6", what, reach, count, format!("raw {raw:.2}"));
+        let figure = figure_of("B6", what, reach, count, format!("raw {raw:.2}"));
         Ok(Counted { figure, count, raw: Some(raw) })
     };
     Ok(vec![
@@ -103,15 +103,15 @@ fn wal(folder: &Path) -> Result<Vec<Counted>> {
         Ok(fs::metadata(&wal)?.len() as f64 / f64::from(1 << 20))
     })?;
     let what = "MiB of -wal after 100,000 commits, default auto-checkpoint";
-    Ok(vec![Counted { figure: counted("B7", what, 8.0, count, String::new()), count, raw: None }])
+    Ok(vec![Counted { figure: figure_of("B7", what, 8.0, count, String::new()), count, raw: None }])
 }
 
 fn lowest_free() -> Result<Vec<Counted>> {
     let [small, large] = [growth::vm_steps(1_000)?, growth::vm_steps(100_000)?];
     let what = "lowest free of 100,000 slots: VM steps";
-    let steps = counted("B13", what, 60.0, large, format!("{small} of 1,000 slots"));
+    let steps = figure_of("B13", what, 60.0, large, format!("{small} of 1,000 slots"));
     let what = "the same ÷ of 1,000 slots";
-    let equal = counted("B13", what, 1.0, large / small, format!("{large} / {small}"));
+    let equal = figure_of("B13", what, 1.0, large / small, format!("{large} / {small}"));
     Ok(vec![
         Counted { figure: steps, count: large, raw: None },
         Counted { figure: equal, count: large, raw: Some(small) },
@@ -179,10 +179,10 @@ fn ratio(
     raw: f64,
     detail: String,
 ) -> Counted {
-    Counted { figure: counted(id, what, reach, ours / raw, detail), count: ours, raw: Some(raw) }
+    Counted { figure: figure_of(id, what, reach, ours / raw, detail), count: ours, raw: Some(raw) }
 }
 
-fn counted(
+fn figure_of(
     id: &'static str,
     what: &'static str,
     most: f64,

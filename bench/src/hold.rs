@@ -47,24 +47,24 @@ pub(crate) fn worker(work: &str, file: &Path) -> Result<()> {
             let claimed = db.claim_wait("x", "waiter", LONG, Duration::MAX)?;
             let at = now();
             let ClaimResult::Acquired(lease) = claimed else { return Err("busy".into()) };
-            tell(&at.as_nanos().to_string())?;
+            print_line(&at.as_nanos().to_string())?;
             // The next round begins when somebody else has it.
             std::io::stdin().lock().read_line(&mut String::new())?;
             db.release(&lease)?;
-            tell("released")?;
+            print_line("released")?;
             std::io::stdin().lock().read_line(&mut String::new())?;
         },
         // Has the name until it is killed, under a text that does not tell which process it is.
         "claimer" => {
             let claimed = db.claim("x", "a", Duration::from_secs(1))?;
-            tell("claimed")?;
+            print_line("claimed")?;
             sleep(LONG);
             claimed.acquired().map(drop).ok_or("busy".into())
         }
         // Holds the name until it is killed.
         "holder" => {
             let held = db.hold("x", HoldOptions::new(LONG))?;
-            tell("held")?;
+            print_line("held")?;
             held.lost().wait();
             Ok(())
         }
@@ -330,7 +330,7 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-fn tell(line: &str) -> Result<()> {
+fn print_line(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)

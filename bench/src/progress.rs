@@ -1,4 +1,4 @@
-//! Telling how far a long run is: a line that is overwritten on a terminal, plain lines elsewhere.
+//! The progress of a long run: a line that is overwritten on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -21,18 +21,18 @@ impl Progress {
     }
 
     /// Tells that a part begins, until what this returns is dropped.
-    pub(crate) fn part(&mut self, what: &str, expected: f64) -> Telling {
+    pub(crate) fn part(&mut self, what: &str, expected: f64) -> ProgressLine {
         let left = self.left * self.pace();
         self.done += expected;
         self.left -= expected;
         if !self.is_terminal {
             eprintln!("{what}, about {} left", time(left));
-            return Telling { stop: None, thread: None };
+            return ProgressLine { stop: None, thread: None };
         }
         let (stop, stopped) = channel();
         let what = what.to_owned();
         let thread = thread::spawn(move || tick(&what, left, &stopped));
-        Telling { stop: Some(stop), thread: Some(thread) }
+        ProgressLine { stop: Some(stop), thread: Some(thread) }
     }
 
     /// How this machine compares with the one that the expectations are from.
@@ -45,12 +45,12 @@ impl Progress {
 }
 
 /// The line on the terminal, which is gone when this is dropped.
-pub(crate) struct Telling {
+pub(crate) struct ProgressLine {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Telling {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(thread) = self.thread.take() {

@@ -13,13 +13,13 @@ pub(crate) fn outcome(folder: &Path) -> Result<Outcome> {
     // The system's python3 can load extensions; others may not.
     let mut python = Command::new("/usr/bin/python3");
     python.args(["bench/python_cost.py", "target/release/liblitelease_ext"]);
-    let ratios: Vec<f64> = told(&mut python)?;
+    let ratios: Vec<f64> = printed(&mut python)?;
     let detail = format!("CPU time, in memory, {} rounds", ratios.len());
     let what = "from Python through the extension ÷ plain UPDATE";
     let figure = Rounds::new(ratios)?.figure("B15", what, Reach::AtMost(1.7), detail);
     let mut python = Command::new("target/python/system/bin/python");
     python.arg("bench/python_methods.py").arg(folder);
-    let [own, hosted]: [Vec<f64>; 2] = told(&mut python)?;
+    let [own, hosted]: [Vec<f64>; 2] = printed(&mut python)?;
     let hosted = Rounds::new(hosted)?;
     let detail =
         format!("CPU time, WAL NORMAL; on a connection of the caller's {:.2}", hosted.median());
@@ -34,7 +34,7 @@ fn trackers(folder: &Path) -> Result<Note> {
     let what = "Tracker in Python next to sayt2's".to_owned();
     let mut python = Command::new("target/python/system/bin/python");
     python.arg("bench/trackers.py").arg(folder);
-    let [ours, theirs]: [Vec<f64>; 2] = match told(&mut python) {
+    let [ours, theirs]: [Vec<f64>; 2] = match printed(&mut python) {
         Ok(times) => times,
         Err(error) => return Ok(Note { what, text: format!("SKIPPED: {error}") }),
     };
@@ -50,7 +50,7 @@ fn trackers(folder: &Path) -> Result<Note> {
 }
 
 /// What a script printed, as JSON.
-fn told<T: serde::de::DeserializeOwned>(script: &mut Command) -> Result<T> {
+fn printed<T: serde::de::DeserializeOwned>(script: &mut Command) -> Result<T> {
     let output = script.current_dir(root()).output()?;
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -16,7 +16,7 @@ use crate::results::{Entry, Machine, root};
 use crate::scratch::Scratch;
 use crate::{Result, document, table};
 
-/// What is worse or better by so much is told.
+/// A change is reported from this fraction on.
 const NOTABLE: f64 = 0.05;
 
 /// The committed counts, and what made them.
@@ -156,11 +156,11 @@ fn verdict(old: Count, new: Count, is_same: bool) -> Verdict {
         let (old, new) = (old.count / old_raw, new.count / new_raw);
         changes.push(Change { unit: " of raw", old, new });
     }
-    let told = || changes.iter().map(Change::told).collect::<Vec<_>>().join(", ");
+    let text = || changes.iter().map(Change::text).collect::<Vec<_>>().join(", ");
     if changes.iter().any(|change| change.growth() >= NOTABLE) {
-        Verdict::Worse(told())
+        Verdict::Worse(text())
     } else if changes.iter().any(|change| change.growth() <= -NOTABLE) {
-        Verdict::Better(told())
+        Verdict::Better(text())
     } else {
         Verdict::Same
     }
@@ -182,7 +182,7 @@ impl Change {
         }
     }
 
-    fn told(&self) -> String {
+    fn text(&self) -> String {
         let Change { unit, old, new } = self;
         format!("{} → {}{unit} ({:+.1} %)", shown(*old), shown(*new), 100.0 * self.growth())
     }
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn five_percent_are_told_and_less_is_not() {
+    fn five_percent_are_reported_and_less_is_not() {
         check(10_499.0, 8_000.0, true, "same");
         check(
             10_500.0,

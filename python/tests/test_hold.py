@@ -112,7 +112,8 @@ def test_a_broken_hold_is_told_and_leaves_its_successor_alone(db: Litelease) -> 
         db.break_lease("books")
         assert isinstance(db.claim("books", "successor", 30), Acquired)
         assert held.lost.wait(60)
-        with pytest.raises(Lost, match="superseded by token 3 of successor"):
+        # The keeper may read the row between the break and the claim.
+        with pytest.raises(Lost, match="superseded by token 3 of successor|broken by an operator"):
             held.check()
     assert db.owner("books") == "successor"
 

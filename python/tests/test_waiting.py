@@ -17,7 +17,7 @@ import pytest
 
 import litelease
 from litelease import Acquired, Busy, Litelease, LiteleaseError, Pools, _library
-from litelease._wait import nap, never
+from litelease._wait import never, wait_for_change
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="notifications are Linux's")
@@ -34,7 +34,7 @@ def db(path: Path) -> Iterator[Litelease]:
         yield opened
 
 
-def heard(path: Path) -> bytes:
+def wakeups(path: Path) -> bytes:
     """The word of the wakeup, which every notification changes."""
     return Path(f"{path}-wakeup").read_bytes()[:4]
 
@@ -117,24 +117,24 @@ def test_what_frees_rings_and_what_does_not_keeps_silent(db: Litelease, path: Pa
     }
     pools.register("p", 1)
     for what, free in frees.items():
-        before = heard(path)
+        before = wakeups(path)
         db.claim("x", "a", ttl=30)
         db.renew_by_owner("x", "a", ttl=60)
         db.read("r", "reader", ttl=30)
         lent = pools.borrow("p", ttl=30) or lent
-        assert heard(path) == before, "a claim frees nothing"
+        assert wakeups(path) == before, "a claim frees nothing"
         assert free()
-        assert heard(path) != before, what
-        before = heard(path)
-        assert not free() and heard(path) == before, f"{what} that does nothing"
+        assert wakeups(path) != before, what
+        before = wakeups(path)
+        assert not free() and wakeups(path) == before, f"{what} that does nothing"
     db.claim("x", "a", ttl=30)
-    before = heard(path)
+    before = wakeups(path)
     db.conn.execute("BEGIN IMMEDIATE")
     db.release_by_owner("x", "a")
-    assert heard(path) == before, "nothing is free before the commit"
+    assert wakeups(path) == before, "nothing is free before the commit"
     db.conn.execute("COMMIT")
     db.token("x")
-    assert heard(path) != before
+    assert wakeups(path) != before
 
 
 def test_a_ring_between_looking_and_listening_is_not_lost(db: Litelease, path: Path) -> None:
@@ -144,10 +144,10 @@ def test_a_ring_between_looking_and_listening_is_not_lost(db: Litelease, path: P
 
 def woken_after(path: Path) -> float:
     waiter = _library.waiter(str(path))
-    heard = _library.heard(waiter)
+    generation = _library.generation(waiter)
     Path(f"{path}-wakeup").write_bytes(os.urandom(64))  # after the rows were read
     before = time.monotonic()
-    nap(waiter, heard, 0.5, never)
+    wait_for_change(waiter, generation, 0.5, never)
     return time.monotonic() - before
 
 
@@ -157,8 +157,8 @@ def test_a_release_from_python_wakes_a_waiter_in_rust(db: Litelease, path: Path)
     words = [command(), "run", "--db", str(path), "--wait", "60s", "x", "--", "echo", "runs"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as run:
         wait_for_wakeup(path)  # which it has made, and waits on
-        before = heard(path)
-        assert db.release(lease.lease) and heard(path) != before
+        before = wakeups(path)
+        assert db.release(lease.lease) and wakeups(path) != before
         assert run.stdout is not None and run.stdout.readline() == "runs\n"
     assert run.returncode == 0
 
@@ -168,10 +168,10 @@ def test_a_release_from_rust_wakes_a_waiter_in_python(db: Litelease, path: Path)
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdin is not None and run.stdout is not None and run.stdout.readline() == "runs\n"
         assert isinstance(db.claim_wait("x", "a", 30, 0.05), Busy)  # makes the wakeup
-        before = heard(path)
+        before = wakeups(path)
         threading.Timer(0.3, lambda: (run.stdin.write("\n"), run.stdin.flush())).start()  # type: ignore[union-attr]
         assert isinstance(db.claim_wait("x", "a", 30, 60), Acquired)
-    assert run.returncode == 0 and heard(path) != before
+    assert run.returncode == 0 and wakeups(path) != before
 
 
 def test_a_signal_handler_runs_while_its_thread_waits(db: Litelease) -> None:

@@ -12,7 +12,7 @@ use crate::Error;
 /// The part of a key file before the key, if it has one.
 const HEADER: &str = "Authorization: Bearer ";
 
-/// An access key, and where it goes.
+/// An access key, and the only socket that it may be sent to, if it has one.
 pub(crate) struct Key {
     pub(crate) text: String,
     /// The socket of the server that has left the key for its own user. The key goes nowhere else:
@@ -30,7 +30,7 @@ impl Key {
 /// The address of a server: a scheme, and a host with a port.
 pub(crate) struct ServerUrl {
     pub(crate) base: String,
-    /// The loopback address, if it is one.
+    /// The loopback address, if the host is one.
     pub(crate) loopback: Option<SocketAddr>,
     pub(crate) is_https: bool,
 }
@@ -61,7 +61,7 @@ impl ServerUrl {
         };
         let known: Option<SocketAddr> = address.parse().ok().or_else(ip);
         let loopback = known.filter(|address| address.ip().is_loopback());
-        // A certificate is for the name, and not for the address that it stands for.
+        // The server's certificate is for the name, not for its address.
         let base = match loopback {
             Some(loopback) if !is_https => format!("http://{loopback}"),
             _ => format!("{scheme}://{host}"),
@@ -83,14 +83,14 @@ impl ServerUrl {
         let (folder, name) = (folder()?, self.loopback?.to_string());
         let text = read(&folder.join(&name)).ok()?;
         if self.is_https {
-            // The certificate says whether it is the server.
+            // The certificate proves that it is the right server.
             return Some(Key::named(&text));
         }
         let socket = folder.join(format!("{name}.sock"));
         is_own_socket(&socket).then_some(Key { text, socket: Some(socket) })
     }
 
-    /// Checks that a key may be sent there.
+    /// Checks that a key may be sent to this server.
     pub(crate) fn check(&self, key: Option<&str>) -> Result<(), Error> {
         match key {
             Some(_) if !self.is_https && self.loopback.is_none() => Err(Error::Insecure),

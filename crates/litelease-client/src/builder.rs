@@ -1,4 +1,4 @@
-//! How to open a client that is not like most: with its own key, or with CAs of its own to trust.
+//! Options for opening a client: a given access key, and CAs to trust.
 
 use std::env;
 use std::fs;
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use crate::access::{Key, ServerUrl};
 use crate::{Client, Error};
 
-/// How to open a client. [`Client::builder`] makes one.
+/// Options for opening a client. [`Client::builder`] makes one.
 ///
 /// ```no_run
 /// # use litelease_client::{Client, Error};
@@ -26,7 +26,7 @@ pub struct ClientBuilder {
 }
 
 impl Client {
-    /// Returns a builder for a client of this server. Without more said, its client is that of
+    /// Returns a builder for a client of this server. Without other options, its client is that of
     /// [`Client::open`].
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder { url: url.into(), key: None, ca_file: None }
@@ -34,7 +34,7 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// Sets the access key, in the place of the one that [`Client::open`] finds.
+    /// Sets the access key. Without it, the client finds one as [`Client::open`] does.
     pub fn key(mut self, key: &str) -> Self {
         self.key = Some(key.into());
         self
@@ -86,7 +86,7 @@ pub(crate) fn roots(server: &ServerUrl, ca_file: Option<&Path>) -> Result<RootCe
     }
 }
 
-/// What an error of TLS or HTTP says, and what cures it.
+/// Parts of error texts of TLS and HTTP, each with the remedy to name.
 const CURES: [(&str, &str); 5] = [
     ("UnknownIssuer", NAME_THE_CA),
     // A CA of the same name with another key.
@@ -106,7 +106,7 @@ pub(crate) fn misconfigured(error: &str) -> Option<String> {
 fn read(path: &Path) -> io::Result<RootCertStore> {
     let (pem, mut roots) = (fs::read(path)?, RootCertStore::empty());
     for certificate in CertificateDer::pem_slice_iter(&pem) {
-        // What else is in the file is not repeated: it may be a key.
+        // Other lines of the file are not shown: one may be a key.
         let certificate = certificate.map_err(|_| io::Error::other("it is not valid PEM"))?;
         let number = roots.len() + 1;
         roots

@@ -1,4 +1,4 @@
-//! The verbs, each as one request or as often as it takes.
+//! The verbs: each is one request, or is repeated until it is answered.
 
 use std::marker::PhantomData;
 use std::path::Path;
@@ -33,20 +33,20 @@ use crate::transport::{Outcome, Request, Transport, to_json, typed};
 #[derive(Clone)]
 pub struct Client<M: Mode = Blocking> {
     pub(crate) transport: Arc<Transport>,
-    /// Renews the holds of this client, on a thread of its own: a slow server keeps no other holds
-    /// of the process from being renewed.
+    /// Renews the holds of this client on a thread of its own, so that a slow server delays no
+    /// other holds of the process.
     pub(crate) keeper: Arc<ProcessKeeper>,
     pub(crate) held_names: Arc<HeldNames>,
     pub(crate) mode: PhantomData<M>,
 }
 
-/// A live lease, as everybody may see it.
+/// A live lease, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lease {
     /// The name.
     pub name: String,
-    /// Who has it.
+    /// The owner text of the holder.
     pub owner: String,
     /// The fencing token.
     pub token: i64,
@@ -61,12 +61,12 @@ pub struct Grant {
     /// The lease.
     pub lease: Lease,
     pub(crate) secret: String,
-    /// The moment from which it is trusted, by the system's clock that counts suspend; `None` if it
-    /// must be renewed first.
+    /// The moment from which the grant is trusted, by the system's clock that counts suspend;
+    /// `None` if it must be renewed first.
     pub(crate) start: Option<Duration>,
 }
 
-/// A claim or a borrow, all of whose requests are one for the server.
+/// A claim or a borrow. The server takes all its requests for one, because they have one key.
 struct Attempt {
     kind: Kind,
     /// The body, without its times.
@@ -99,10 +99,10 @@ impl Client {
     pub fn open(url: &str) -> Result<Self, Error> {
         let server = ServerUrl::parse(url)?;
         let key = server.find_key()?;
-        Client::of(&server, key)
+        Client::trusting(&server, key, None)
     }
 
-    /// Prepares to talk to a server with this access key.
+    /// Prepares to talk to a server, with this access key.
     ///
     /// ```
     /// # use litelease_client::{Client, Error};
@@ -110,18 +110,14 @@ impl Client {
     /// assert!(matches!(plain, Err(Error::Insecure)));
     /// ```
     pub fn with_key(url: &str, key: &str) -> Result<Self, Error> {
-        Client::of(&ServerUrl::parse(url)?, Some(Key::named(key)))
+        Client::trusting(&ServerUrl::parse(url)?, Some(Key::named(key)), None)
     }
 
-    /// Prepares to talk to a server without a key, about something whose path is a secret.
+    /// Prepares to talk to a server without a key, for calls whose path is a secret.
     pub(crate) fn without_key(url: &str) -> Result<Self, Error> {
         let server = ServerUrl::parse(url)?;
         server.check(Some(""))?;
-        Client::of(&server, None)
-    }
-
-    fn of(server: &ServerUrl, key: Option<Key>) -> Result<Self, Error> {
-        Client::trusting(server, key, None)
+        Client::trusting(&server, None, None)
     }
 
     /// Prepares to talk to a server whose certificate comes from a CA in this file, or in the one
@@ -430,19 +426,19 @@ impl<M: Mode> Client<M> {
     /// ```
     pub fn transfer(&self, grant: &Grant, to: &str, ttl: Duration) -> M::Answer<Lease> {
         let (grant, new_owner) = (grant.secret.clone(), to.into());
-        // Not asked again: if it was done, the grant is another one's now.
+        // Sent only once: if a lost answer was a yes, the grant belongs to the new owner now.
         self.ask_once(wire::Transfer { grant, new_owner, ttl: seconds(ttl) }, Lease::from)
     }
 
-    /// Ends the lease of any holder. Returns its owner and the token that counts no more.
+    /// Ends the lease of any holder. Returns its owner and its token, which is superseded.
     pub fn break_lease(&self, name: &str) -> M::Answer<(String, i64)> {
-        // Not asked again: another client may have the name by then.
+        // Sent only once: another client may have the name before the second request.
         self.ask_once(wire::Break { name: name.into() }, |broken| (broken.owner, broken.killed))
     }
 
     /// Ends any holder's lease on a slot of the pool that has this name. Returns whether the slot
-    /// was lent out under this token; [`slots`](Client::slots) shows both. If the answer is lost,
-    /// it is asked for again: then a lease that is over was ended by the first request.
+    /// was lent out under this token; [`slots`](Client::slots) shows both. A lost answer is asked
+    /// for again: then a lease that has ended counts as ended by the first request.
     pub fn break_slot(&self, name: &str, position: i64, token: i64) -> M::Answer<bool> {
         self.ask(wire::SlotBreak { name: name.into(), position, token }, |reply| {
             let is_repeated = reply.is_repeated;
@@ -474,7 +470,7 @@ impl Grant {
 
 impl std::fmt::Debug for Grant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The secret is nobody else's.
+        // The secret is not printed.
         f.debug_struct("Grant").field("lease", &self.lease).finish_non_exhaustive()
     }
 }

@@ -36,11 +36,11 @@ pub(crate) struct Connections {
     idle: Mutex<Vec<Connection>>,
 }
 
-/// The most idle connections that are kept, and for how long: a router in between may forget them
-/// without a word.
+/// The most idle connections to keep, and for how long: routers in between drop idle connections
+/// silently.
 const MOST_IDLE: (usize, Duration) = (8, Duration::from_secs(15));
 
-/// The largest answer that is read: an item of 1 MiB whose every byte is escaped, and more.
+/// The largest answer that is read. It exceeds an item of 1 MiB with every byte escaped.
 const LONGEST_ANSWER: usize = 8 * 1024 * 1024;
 
 /// The longest answer of a proxy to a request for a tunnel.
@@ -78,7 +78,7 @@ impl Connections {
             Some(_) => None,
             None => Matcher::from_env().intercept(&uri),
         };
-        // Other protocols are not spoken here.
+        // Only HTTP/1.1 is spoken here.
         let proxy =
             proxy.filter(|proxy| ["http", "https"].map(Some).contains(&proxy.uri().scheme_str()));
         let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -175,7 +175,7 @@ impl Connections {
         let socket = self.encrypt(&self.uri, socket).await?;
         let (requests, connection) =
             handshake(TokioIo::new(socket)).await.map_err(Outcome::failed)?;
-        // The request says what has failed.
+        // An error here also makes the request fail, which reports it.
         let task = tokio::spawn(async move { _ = connection.await });
         Ok(Connection { requests, used: Instant::now(), _task: EndsWithOwner(task) })
     }
@@ -198,7 +198,7 @@ impl Connections {
         Ok(Box::new(self.tls.connect(name, socket).await.map_err(failed)?))
     }
 
-    /// Connects to a proxy, and asks it for a tunnel to the server.
+    /// Connects to a proxy, and requests a tunnel to the server.
     async fn tunnel(&self, proxy: &Intercept) -> Result<Box<dyn Socket>, Outcome> {
         let socket = self.tcp(proxy.uri()).await?;
         let mut socket = self.encrypt(proxy.uri(), socket).await?;
@@ -211,7 +211,7 @@ impl Connections {
         head.extend(b"\r\n");
         socket.write_all(&head).await.map_err(failed)?;
         let mut answer = Vec::new();
-        // Byte by byte: what comes after the head is the server's.
+        // Reads single bytes, because the bytes after the head come from the server.
         while !answer.ends_with(b"\r\n\r\n") && answer.len() < LONGEST_HEAD {
             answer.push(socket.read_u8().await.map_err(failed)?);
         }

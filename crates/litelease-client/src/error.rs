@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of a client.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -10,7 +10,7 @@ use litelease_hold::{HoldError, Lost};
 
 use crate::Lease;
 
-/// Why a client has no answer, or not the one it wants.
+/// The reason why a call has no answer, or is refused.
 ///
 /// ```
 /// # use litelease_client::{Client, Error};
@@ -25,7 +25,7 @@ pub enum Error {
     NoneFree,
     /// The grant is no longer current.
     Rejected {
-        /// The server's word for why: `superseded`, `released`, `expired`.
+        /// The server's word for it: `superseded`, `released`, `expired`.
         reason: String,
         /// The newest token of the name, if the grant was superseded.
         by: Option<i64>,
@@ -34,12 +34,12 @@ pub enum Error {
     },
     /// The receipt of a delivery no longer passes: the work belongs to another worker.
     Stale {
-        /// The server's word for why: `delivered_again`, `given_back`, `gone`.
+        /// The server's word for it: `delivered_again`, `given_back`, `gone`.
         reason: String,
     },
-    /// Another client has asked the holder for the lease before.
+    /// Another client requested the lease from its holder before.
     RequestedBy {
-        /// Who.
+        /// The owner text of that client.
         requester: String,
     },
     /// The held lease can no longer be trusted.
@@ -48,15 +48,15 @@ pub enum Error {
     Refused {
         /// The status.
         status: u16,
-        /// What the server says.
+        /// The text of the server.
         text: String,
     },
-    /// The server cannot be reached or has failed, and trying again did not help in time. Whether
-    /// the request was done is not known.
+    /// The server cannot be reached or has failed, and trying again did not help in time. The
+    /// request may have been carried out.
     Unreachable(String),
-    /// The URL is not one of a server.
+    /// The URL is not that of a server.
     InvalidUrl(String),
-    /// The URL is not one of a pool. It is not shown: it may be a secret.
+    /// The URL is not that of a pool. It is not shown, because it may be a secret.
     InvalidPool,
     /// An access key, or the URL of a pool, would be sent over the network in the clear: use https.
     Insecure,
@@ -66,20 +66,20 @@ pub enum Error {
     CaFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the system, or of the parser.
         error: io::Error,
     },
     /// The ttl is too short to be kept alive: at least 101 ms.
     TtlTooShort(Duration),
-    /// A worker with options that make no sense.
+    /// The options of a worker contradict each other or are out of range.
     InvalidWorker(&'static str),
     /// This process was forked from one that holds leases through this client, and has no keeper.
     Forked,
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     NoThread(io::Error),
 }
 
-/// The errors of holding have the same words in every place.
+/// Holding has the same error texts on every place.
 type Common = HoldError<Infallible>;
 
 impl fmt::Display for Error {

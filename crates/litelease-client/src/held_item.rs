@@ -43,7 +43,7 @@ struct Inner {
 
 impl<M: Mode> Queue<M> {
     /// Extends the delivery of an item in the background, as [`Client::hold`](crate::Client::hold)
-    /// renews a lease. One that was waited for is extended before this returns.
+    /// renews a lease. An item that was waited for is extended before this returns.
     pub fn keep(&self, item: Item, visibility: Duration) -> M::Answer<HeldItem> {
         let queue = self.clone();
         M::answer(&self.client().transport, async move {

@@ -1,4 +1,4 @@
-//! Event streams of held names, so that a hold hears of a break before its next renewal.
+//! Event streams of held names, which report a break to the hold before its next renewal.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,27 +10,27 @@ use crate::Lease;
 use crate::look::{Events, SILENCE, path_of_name};
 use crate::transport::{EndsWithOwner, Outcome, Transport};
 
-/// Watches the names that a client holds: each on a connection of its own, which ends with the
-/// hold. A name that is not watched is lost at its next renewal.
+/// Watches the names that a client holds, each on a connection that ends with the hold. A hold
+/// whose name is not watched learns of a break at its next renewal.
 #[derive(Default)]
 pub(crate) struct HeldNames {
     notice: Mutex<Option<Notice>>,
-    /// Every open stream has a reference.
+    /// Every open stream has a reference to it.
     streams: Arc<()>,
 }
 
-/// The most streams of one client. Others of its access key need some, too.
+/// The most streams of one client. Other clients with its access key need some, too.
 const MOST_STREAMS: usize = 8;
 
-/// The time before the first connection, and the longest one between two. Most holds are shorter
-/// than the first, and cost no stream.
+/// The time before the first connection, and the longest one between two. Most holds end before the
+/// first, and so cost no stream.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// A hold whose renewals are no further apart than this hears of a break soon enough.
+/// A hold that renews at least this often learns of a break soon enough without a stream.
 const SOON: Duration = Duration::from_secs(1);
 
 impl HeldNames {
-    /// Sets what is notified of changes from now on.
+    /// Sets the notice through which later changes reach the keeper.
     pub(crate) fn notify(&self, notice: Notice) {
         *self.notice.lock().unwrap_or_else(PoisonError::into_inner) = Some(notice);
     }
@@ -55,7 +55,7 @@ impl HeldNames {
                 })
                 .await;
             });
-            // Without it, renewals tell.
+            // Without a stream, the next renewal reports a break.
             Box::new(task.map(EndsWithOwner))
         })
     }
@@ -63,7 +63,7 @@ impl HeldNames {
 
 /// Calls `changed` whenever this grant is no longer current, until the server refuses the stream.
 ///
-/// It goes on after that: a replica that lags behind does not know the grant yet.
+/// Goes on after that: a replica that lags behind does not know the grant yet.
 async fn watch(transport: &Transport, grant: &Lease, changed: impl Fn()) {
     let (mut pause, path) = (PAUSES.0, path_of_name(&grant.name));
     loop {

@@ -1,4 +1,4 @@
-//! Holding a name or a slot: claimed, renewed in the background, and given back.
+//! Holds of a name or a slot: claims it, renews it in the background, and releases it.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -20,7 +20,7 @@ use crate::mode::{Async, Blocking, Mode, Untaken};
 use crate::rows::ServerRows;
 use crate::transport::{Transport, died, to_json};
 
-/// How to hold a name.
+/// Options for holding a name.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -56,7 +56,7 @@ impl HoldOptions {
         self
     }
 
-    /// Holds for this long at the most. The hold keeps this limit itself, too.
+    /// Ends the hold after this long. The hold keeps this limit itself, too.
     pub fn max_time(mut self, time: impl Into<Option<Duration>>) -> Self {
         self.limits.max_time = time.into();
         self
@@ -90,7 +90,7 @@ impl HoldOptions {
 /// ```
 #[must_use = "a hold that is dropped is released"]
 pub struct Held<M: Mode = Blocking> {
-    /// There until this is released or dropped.
+    /// `None` once the grant is released, and in `drop`.
     held: Option<litelease_hold::Held>,
     grant: Grant,
     transport: Arc<Transport>,
@@ -126,7 +126,7 @@ impl<M: Mode> Client<M> {
         })
     }
 
-    /// Claims or borrows, and keeps what was granted. Returns the answer of the server, too.
+    /// Claims or borrows, and keeps the grant. Also returns the answer of the server.
     pub(crate) async fn acquire_held(
         &self,
         kind: Kind,
@@ -135,10 +135,10 @@ impl<M: Mode> Client<M> {
         options: HoldOptions,
     ) -> Result<(Held<M>, Value, Untaken), Error> {
         let HoldOptions { ttl, wait, limits, cancel, .. } = options;
-        // What is granted ends with the limit, too.
+        // The grant itself ends with the limit, too.
         let first = limits.first(ttl);
         Window::new(first).ok_or(Error::TtlTooShort(first))?;
-        // A process without a keeper claims nothing.
+        // Checked before the claim: a process without a keeper must not be granted anything.
         let home = self.home(&kind).map_err(HoldError::<Error>::from)?;
         let start = SystemClock.now();
         let (answer, untaken) = self.acquire(kind.clone(), claim, first, wait, cancel).await?;
@@ -155,7 +155,7 @@ impl<M: Mode> Client<M> {
         let taken = untaken.taken();
         let keep = move || {
             let kept = keep(&home, Acquired { granted, start }, ttl, || Ok(Box::new(rows) as _));
-            // No keeper would renew it. If this fails, the lease ends with its ttl.
+            // No keeper would renew it. If this release fails, the lease ends with its ttl.
             let same = Arc::clone(&transport);
             let give_back = async move { same.send(release).await };
             let held = kept.inspect_err(|_| drop(transport.wait(give_back)))?;
@@ -165,7 +165,7 @@ impl<M: Mode> Client<M> {
         Ok((kept.map_err(|_| died())??, answer, taken))
     }
 
-    /// Returns the keeper of what is of this kind.
+    /// Returns the keeper of grants of this kind.
     pub(crate) fn home(&self, kind: &Kind) -> Result<Home, NoKeeper> {
         Ok(Home { keeper: self.keeper.get()?, key: kind.path().into() })
     }
@@ -185,20 +185,20 @@ impl<M: Mode> Held<M> {
     }
 
     /// Returns the grant of a name, for the calls on it: [`Client::attach`], [`Client::progress`],
-    /// [`Client::checkpoint`], [`Client::hand_over`]. Whether it can be trusted is for `check` to
-    /// say.
+    /// [`Client::checkpoint`], [`Client::hand_over`]. It does not say whether it can be trusted:
+    /// `check` does.
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// Releases it, and tries for a few seconds if the server cannot be reached. After that it is
-    /// tried in the background until the lease is over.
+    /// Releases it, and tries for a few seconds if the server cannot be reached. Then the keeper
+    /// goes on trying until the lease is over.
     pub fn release(self) -> M::Answer<()> {
         self.end(litelease_hold::Held::release)
     }
 
-    /// Releases it like [`release`](Held::release), and tries here for this long: for a program
-    /// that ends then.
+    /// Releases it like [`release`](Held::release), but tries here for this long: for a program
+    /// that ends afterwards.
     pub fn release_within(self, time: Duration) -> M::Answer<()> {
         self.end(move |held| held.release_within(time))
     }
@@ -246,7 +246,7 @@ impl Held<Async> {
     }
 }
 
-/// Without the secret of its grant.
+/// Leaves out the secret of the grant.
 impl From<Held> for litelease_hold::Held {
     fn from(mut held: Held) -> Self {
         held.held.take().unwrap_or_else(|| unreachable!("it is taken out at the end"))
@@ -275,5 +275,5 @@ impl<M: Mode> std::fmt::Debug for Held<M> {
     }
 }
 
-/// How long a grant that cannot be kept is tried to be given back.
+/// How long to try to release a grant that cannot be kept.
 const TAKE_BACK: Duration = Duration::from_secs(2);

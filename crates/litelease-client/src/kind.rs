@@ -1,4 +1,4 @@
-//! The kinds of grants on a server, and how the calls on each are written.
+//! The kinds of grants on a server, and the form of the calls on each.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ pub(crate) enum GrantCall {
 }
 
 impl Kind {
-    /// Returns the path of the calls. No two kinds have the same.
+    /// Returns the path that all calls on grants of this kind have in common. It differs between
+    /// kinds.
     pub(crate) fn path(&self) -> &str {
         match self {
             Kind::Name => "/v1",
@@ -47,12 +48,12 @@ impl Kind {
         }
     }
 
-    /// Checks whether it is a slot of a pool.
+    /// Checks whether the grant is a slot of a pool.
     pub(crate) fn is_slot(&self) -> bool {
         matches!(self, Kind::Slot | Kind::PoolSlot(_))
     }
 
-    /// Returns the path of the call that grants it.
+    /// Returns the path of the call that grants this kind.
     pub(crate) fn claim_path(&self) -> String {
         match self {
             Kind::Name => Claim::CALL.path.into(),
@@ -62,8 +63,8 @@ impl Kind {
         }
     }
 
-    /// Returns the error of a claim that was refused because there is a holder, or `None` if the
-    /// answer names none.
+    /// Returns the error of a claim that was refused because the name or slot has a holder. `None`
+    /// if the answer names no holder.
     pub(crate) fn busy(&self, no: Value) -> Option<Error> {
         match self {
             Kind::Name => Some(Error::Busy(Box::new(refusal(no).current?.into()))),
@@ -71,8 +72,7 @@ impl Kind {
         }
     }
 
-    /// Reads what was granted, and the secret that opens it. An answer about a slot does not say
-    /// the `name` of its pool.
+    /// Reads a grant and its secret. An answer about a slot lacks the `name` of its pool.
     pub(crate) fn granted(&self, name: &str, value: Value) -> Result<(Lease, String), Error> {
         if let Kind::Name = self {
             let Grant { name, owner, token, expires_in, grant, .. } = typed(value)?;
@@ -158,7 +158,7 @@ impl Kind {
     }
 }
 
-/// Reads from the answer to a renewal of any kind for how long it is prolonged.
+/// Reads from the answer to a renewal of any kind how long the grant lasts.
 pub(crate) fn renewed_for(value: Value) -> Result<Duration, Error> {
     #[derive(Deserialize)]
     struct Renewed {
@@ -167,7 +167,7 @@ pub(crate) fn renewed_for(value: Value) -> Result<Duration, Error> {
     typed(value).map(|Renewed { expires_in }| expires_in.duration())
 }
 
-/// Returns the error of a slot that is over, for which the server has no word.
+/// Returns the error of a slot that has ended. The server names no reason, so this does.
 fn over(reason: &str) -> Error {
     Error::Rejected { reason: reason.into(), by: None, current: None }
 }
@@ -188,7 +188,8 @@ pub(crate) fn loss(token: i64, error: Error) -> Loss {
         }
         Error::Stale { reason } if reason == "expired" => Loss::Expired,
         Error::Stale { reason } => Loss::Stale { reason: reason.replace('_', " ") },
-        // An access key that was taken back may be given again: the trust window decides.
+        // An operator may give an access key back, so the hold is not lost before its trust window
+        // ends.
         error => Loss::CannotRenew { error: error.to_string() },
     }
 }

@@ -16,9 +16,8 @@
 //! # }
 //! ```
 //!
-//! A grant is trusted by the client's own clock, which counts suspend: from the start of the
-//! request that it goes back to, for the ttl less a margin. Clocks of client and server are never
-//! compared.
+//! A grant is trusted by the client's own clock, which counts suspend: for the ttl less a margin,
+//! from the start of the request that was answered. Clocks of client and server are never compared.
 //!
 //! [`Client::into_async`] returns a client with the same verbs as futures.
 

@@ -1,4 +1,4 @@
-//! Looking at leases, once or as they change.
+//! Reads leases, pools and slots, and watches leases change.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::{Error, Value};
 pub struct Name {
     /// Its newest token, if it was ever granted.
     pub token: Option<i64>,
-    /// Its lease, if somebody has it.
+    /// Its lease, or `None` if the name is free.
     pub lease: Option<Lease>,
 }
 
@@ -36,7 +36,7 @@ pub struct KnownName {
     pub token: i64,
     /// `live`, `released` or `expired`.
     pub state: String,
-    /// Who has it or, if its last lease has run out, who had it.
+    /// The owner of its lease or, if that has run out, the last owner.
     pub owner: Option<String>,
     /// How many milliseconds its lease has left; negative if it has run out.
     pub left_ms: Option<i64>,
@@ -64,26 +64,27 @@ pub struct SlotInfo {
     pub token: i64,
     /// How long its lease lasts unless it is renewed; `None` if it is kept until it is returned.
     pub expires_in: Option<Duration>,
-    /// Who holds it and why, in the holder's words.
+    /// The note of the holder: usually who it is, and why.
     pub note: Option<String>,
 }
 
-/// What a [`Watch`] has heard.
+/// A change of leases, as a [`Watch`] reports it.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct News {
-    /// Whether these are all live leases: the first news, and those after a lost connection.
+    /// True for the first report and those after a lost connection: `live` has all live leases
+    /// then.
     pub is_whole: bool,
     /// Leases that were granted or renewed.
     pub live: Vec<Lease>,
     /// Names whose lease has ended.
     pub ended: Vec<String>,
-    /// What live leases have attached, by name. In news of many names, a value of more than 1 KiB
-    /// is left out.
+    /// The values that live leases have attached, by name. Reports about many names leave out
+    /// values of more than 1 KiB.
     pub values: Vec<(String, Value)>,
 }
 
-/// Hears of every lease that changes. Made by [`Client::watch`].
+/// Reports every change of some leases. Made by [`Client::watch`].
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -101,7 +102,7 @@ pub struct Watch<M: Mode = Blocking> {
     mode: PhantomData<M>,
 }
 
-/// The server sends something every 15 seconds. A stream that is silent for longer is over.
+/// The server sends a line every 15 seconds, so a stream that is silent for longer is dead.
 pub(crate) const SILENCE: Duration = Duration::from_secs(40);
 
 /// How long a first connection, or a read of leases, is tried.
@@ -111,14 +112,14 @@ const FIRST: Duration = Duration::from_secs(5);
 pub(crate) const PAGE: Option<usize> = Some(500);
 
 impl<M: Mode> Client<M> {
-    /// Returns who has a name.
+    /// Returns the token of a name, and its lease if it has a live one.
     ///
     /// ```no_run
     /// # use litelease_client::{Client, Error};
     /// # let client = Client::open("http://127.0.0.1:7070")?;
     /// match client.inspect("backup")?.lease {
     ///     Some(lease) => println!("{} has it", lease.owner),
-    ///     None => println!("nobody has it"),
+    ///     None => println!("it is free"),
     /// }
     /// # Ok::<(), Error>(())
     /// ```
@@ -138,7 +139,7 @@ impl<M: Mode> Client<M> {
         })
     }
 
-    /// Returns all live leases on names that begin like this.
+    /// Returns all live leases on names that begin with this prefix.
     ///
     /// ```no_run
     /// # use litelease_client::{Client, Error};
@@ -155,7 +156,7 @@ impl<M: Mode> Client<M> {
         })
     }
 
-    /// Returns all names that begin like this, whether somebody has them or not.
+    /// Returns all known names that begin with this prefix, leased or not.
     ///
     /// ```no_run
     /// # use litelease_client::{Client, Error};
@@ -172,7 +173,7 @@ impl<M: Mode> Client<M> {
         })
     }
 
-    /// Returns the pools whose name begins like this and of which slots are held.
+    /// Returns the pools whose name begins with this prefix and of which slots are held.
     ///
     /// ```no_run
     /// # use litelease_client::{Client, Error};
@@ -217,7 +218,8 @@ impl<M: Mode> Client<M> {
         })
     }
 
-    /// Watches leases on names that begin like this. A lost connection is made again.
+    /// Watches the leases on names that begin with this prefix. Reconnects when the connection is
+    /// lost.
     pub fn watch(&self, prefix: &str) -> Watch<M> {
         self.watch_at(path(&wire::LeaseEvents { name: None, prefix: Some(prefix.into()) }))
     }
@@ -230,7 +232,7 @@ impl<M: Mode> Client<M> {
     fn watch_at(&self, path: String) -> Watch<M> {
         let (sender, news) = channel(64);
         let transport = Arc::clone(&self.transport);
-        // In a forked process nothing is heard, and the watch says so.
+        // In a forked process the watch gets no events, and reports that.
         let _ = self.transport.start(async move { listen(&transport, &path, &sender).await });
         let (transport, news) = (Arc::clone(&self.transport), Arc::new(Mutex::new(news)));
         Watch { transport, news, mode: PhantomData }
@@ -251,7 +253,7 @@ impl Watch {
 }
 
 impl Watch<Async> {
-    /// Returns the next news. `None` after an error: nothing is heard any more. Dropping the future
+    /// Returns the next news, or `None` after an error, which ends the watch. Dropping the future
     /// loses no news.
     ///
     /// ```no_run
@@ -269,7 +271,7 @@ impl Watch<Async> {
     }
 }
 
-/// Passes on all events until the watch is gone, or the server refuses the stream.
+/// Sends all events to the watch until it is dropped, or the server refuses the stream.
 async fn listen(transport: &Transport, path: &str, news: &Sender<Result<News, Error>>) {
     let (begin, mut was_heard, mut wait) = (SystemClock.now(), false, pauses());
     while !news.is_closed() {
@@ -282,7 +284,7 @@ async fn listen(transport: &Transport, path: &str, news: &Sender<Result<News, Er
                     && !news.is_closed()
                 {
                     if let Some(event) = event {
-                        // If this fails, the watch is closed.
+                        // Fails only if the watch was dropped.
                         let _ = news.send(Ok(event)).await;
                     }
                 }
@@ -305,8 +307,8 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Reads a line. One that ends no event is `Some(None)`: the server sends one every 15 seconds.
-    /// `None` if it makes no sense.
+    /// Reads a line. Returns `Some(None)` for one that ends no event, as the server sends every 15
+    /// seconds, and `None` for one that cannot be parsed.
     pub(crate) fn read(&mut self, line: &str) -> Option<Option<News>> {
         if let Some(event) = line.strip_prefix("event: ") {
             self.kind = event.into();

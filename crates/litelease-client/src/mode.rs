@@ -1,4 +1,5 @@
-//! How a caller waits. Each verb is written once, as a future that the transport carries out.
+//! The ways in which a caller waits. Each verb is written once, as a future that the transport
+//! runs.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -13,20 +14,20 @@ pub trait Mode: Clone + Send + Sync + 'static {
     /// The answer of a verb: a `Result`, or a future of one.
     type Answer<T: Send + 'static>;
 
-    /// Carries out a verb, which is completed even if its future is dropped after a first poll.
+    /// Runs a verb, which is completed even if its future is dropped after a first poll.
     fn answer<T: Send + 'static>(
         transport: &Arc<Transport>,
         verb: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Self::Answer<T>;
 
-    /// Carries out a verb that is granted something. It ends with its future, and what it was
-    /// granted is given back unless the caller has taken it.
+    /// Runs a verb that is granted something. Dropping its future ends the verb, and a grant that
+    /// the caller has not taken is given back.
     fn obtain<T: Send + 'static>(
         transport: &Arc<Transport>,
         verb: impl Future<Output = Result<(T, Untaken), Error>> + Send + 'static,
     ) -> Self::Answer<T>;
 
-    /// Does work that blocks, and asks for no result.
+    /// Does work that blocks, without a result.
     fn detach(transport: &Arc<Transport>, work: impl FnOnce() + Send + 'static);
 }
 
@@ -58,8 +59,8 @@ pub enum Async {}
 /// ```
 pub type AsyncClient = Client<Async>;
 
-/// Something that was asked for and that no caller has taken yet. Dropped before that, it is given
-/// back in the background.
+/// A grant that no caller has taken yet. If it is dropped before that, it is given back in the
+/// background.
 pub struct Untaken {
     transport: Arc<Transport>,
     give_back: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -73,7 +74,7 @@ impl Untaken {
         Untaken { transport: Arc::clone(transport), give_back: Some(Box::pin(give_back)) }
     }
 
-    /// Notes that there is nothing to give back any more.
+    /// Records that the caller has taken it, so that nothing is given back.
     pub(crate) fn taken(mut self) -> Self {
         self.give_back = None;
         self
@@ -83,7 +84,7 @@ impl Untaken {
 impl Drop for Untaken {
     fn drop(&mut self) {
         if let Some(give_back) = self.give_back.take() {
-            // Fails only in a process that has asked for nothing.
+            // Fails only in a process that has sent no request.
             let _ = self.transport.start(give_back);
         }
     }
@@ -139,7 +140,7 @@ impl Mode for Async {
 
     fn detach(transport: &Arc<Transport>, work: impl FnOnce() + Send + 'static) {
         let same = Arc::clone(transport);
-        // Fails in a forked process, where the work has nothing to do.
+        // Fails only in a forked process, which has nothing to release.
         let _ = transport.start_blocking(move || {
             work();
             drop(same);

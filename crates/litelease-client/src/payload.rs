@@ -1,4 +1,4 @@
-//! What rides on a grant: values, limits, checkpoints, and the handoff on request.
+//! Calls on the payload of a grant: values, limits, checkpoints, and the handover on request.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::mode::Mode;
 use crate::retry::{RETRY, Reply};
 use crate::{Client, Grant, Lease, Value};
 
-/// Progress that was stored under a grant.
+/// A checkpoint: progress that was stored under a grant.
 ///
 /// ```no_run
 /// # use litelease_client::{Client, Error};
@@ -27,11 +27,11 @@ use crate::{Client, Grant, Lease, Value};
 pub struct Checkpoint {
     /// The token of the grant that it was stored under.
     pub token: i64,
-    /// What was stored.
+    /// The stored value.
     pub value: Value,
 }
 
-/// A request for a lease: another client asks its holder to give it up.
+/// A request for a lease: another client asks the holder to give it up.
 ///
 /// ```no_run
 /// # use litelease_client::{Client, Error};
@@ -44,15 +44,15 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
-    /// Who asks.
+    /// The owner text of that client.
     pub requester: String,
-    /// After this time, counted from the answer, renewals are refused.
+    /// The time after which the holder's renewals are refused, counted from the answer.
     pub within: Duration,
 }
 
 impl<M: Mode> Client<M> {
-    /// Attaches a value to a grant, in the place of the one before. Every client that may observe
-    /// the name sees it, until the grant ends.
+    /// Attaches a value to a grant, instead of the one before. Every client that may observe the
+    /// name sees it until the grant ends.
     pub fn attach(&self, grant: &Grant, value: impl Into<Value>) -> M::Answer<()> {
         let (grant, value) = (grant.secret().into(), value.into());
         self.ask(Attach { grant, value }, Reply::check)
@@ -79,7 +79,7 @@ impl<M: Mode> Client<M> {
         self.ask(Limit { grant, progress_within, max_time }, Reply::check)
     }
 
-    /// Tells that the holder of a limited grant makes progress.
+    /// Records that the holder of a limited grant makes progress.
     pub fn progress(&self, grant: &Grant) -> M::Answer<()> {
         self.ask(Progress { grant: grant.secret().into() }, Reply::check)
     }

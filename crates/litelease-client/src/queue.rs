@@ -48,7 +48,7 @@ pub struct Queue<M: Mode = Blocking> {
 pub struct Item {
     /// The item.
     pub id: i64,
-    /// What acknowledges, extends, gives back or buries it. Whoever has it can do so.
+    /// The receipt: it alone acknowledges, extends, gives back or buries the delivery.
     pub receipt: String,
     /// How often the item was delivered, this time included.
     pub attempt: i64,
@@ -56,13 +56,13 @@ pub struct Item {
     pub token: i64,
     /// How long the delivery had left when the server answered.
     pub expires_in: Duration,
-    /// What was sent.
+    /// The body of the item.
     pub body: Value,
     /// The moment from which it is trusted, by the clock that counts suspend.
     pub(crate) start: Duration,
 }
 
-/// How to send an item.
+/// Options for sending an item.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -98,19 +98,19 @@ pub struct QueueInfo {
     pub leased: i64,
     /// Items that only a redrive revives.
     pub dead: i64,
-    /// For how long the item that is visible longest has been so.
+    /// How long the item that has been visible longest has been so.
     pub oldest: Option<Duration>,
     /// How often an item is delivered before it is dead; 0 for any number.
     pub max_attempts: i64,
 }
 
 impl<'a> SendOptions<'a> {
-    /// Returns options that ask for nothing special.
+    /// Returns the options of a plain send: visible at once, without a key.
     pub fn new() -> Self {
         SendOptions::default()
     }
 
-    /// Hides the item for so long.
+    /// Hides the item for this long.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
@@ -125,8 +125,8 @@ impl<'a> SendOptions<'a> {
 }
 
 impl<M: Mode> Client<M> {
-    /// Returns the queue called `name`. It exists from its first use. If all that is known is a
-    /// receipt, leave the name empty: the server finds the queue of the item.
+    /// Returns the queue called `name`, which exists from its first use. For calls with a receipt
+    /// the name may be empty: the server finds the queue of the item.
     pub fn queue(&self, name: &str) -> Queue<M> {
         Queue { client: self.clone(), name: name.into() }
     }
@@ -147,7 +147,7 @@ impl<M: Mode> Queue<M> {
     }
 
     /// Sends an item, and returns its id. A lost answer is asked for again, with the same key, so
-    /// that nothing is sent twice.
+    /// that no item is sent twice.
     pub fn send(&self, body: impl Into<Value>) -> M::Answer<i64> {
         self.send_with(body, SendOptions::new())
     }
@@ -180,9 +180,8 @@ impl<M: Mode> Queue<M> {
         self.receive_within(visibility, wait, visibility)
     }
 
-    /// Receives like [`receive`](Queue::receive). While the server cannot be reached, the request
-    /// is repeated for at most `patience` beyond the time to wait, for callers that must look after
-    /// something else.
+    /// Receives like [`receive`](Queue::receive), but repeats the request for at most `patience`
+    /// beyond the time to wait, if the server cannot be reached: for callers that have other work.
     pub fn receive_within(
         &self,
         visibility: Duration,
@@ -196,7 +195,7 @@ impl<M: Mode> Queue<M> {
         )
     }
 
-    /// Receives an item. If this is dropped meanwhile, or what it returns, the item is given back.
+    /// Receives an item. If this future is dropped, or its result, the item is given back.
     pub(crate) async fn deliver(
         &self,
         visibility: Duration,
@@ -213,8 +212,9 @@ impl<M: Mode> Queue<M> {
             let give_back = async move { queue.give_back_received(visibility, same).await };
             let untaken = Untaken::new(&self.client.transport, give_back);
             match self.receive_once(visibility, this, patience, tag, start).await {
-                // The item was delivered after the first request was sent, so this is safe. After a
-                // long wait nothing may be left of it, and an extension is needed first.
+                // Trust begins with the first request, which was sent before the delivery. After a
+                // long wait nothing of it may be left, so the caller must extend the delivery
+                // first.
                 Ok(Some(item)) => return Ok((Some(item), untaken)),
                 Ok(None) if left > this => drop(untaken.taken()),
                 Ok(None) => return Ok((None, untaken.taken())),
@@ -248,8 +248,8 @@ impl<M: Mode> Queue<M> {
         }))
     }
 
-    /// Gives back what the server has delivered to a receive that was given up, or is about to, as
-    /// a claim does with its grant.
+    /// Gives back what the server has delivered, or may still deliver, to a receive that was given
+    /// up, as a claim does with its grant.
     async fn give_back_received(&self, visibility: Duration, tag: String) {
         for pause in [Duration::ZERO, UNTIL_NOTICED] {
             sleep(pause).await;
@@ -265,7 +265,7 @@ impl<M: Mode> Queue<M> {
         }
     }
 
-    /// Acknowledges an item: it is done, and gone. [`Error::Stale`] says that the work belongs to
+    /// Acknowledges an item, which removes it. Fails with [`Error::Stale`] if the work belongs to
     /// another worker.
     ///
     /// ```no_run
@@ -285,14 +285,14 @@ impl<M: Mode> Queue<M> {
         self.client.ask(Ack { queue, receipt }, Reply::check)
     }
 
-    /// Prolongs a live delivery to at least `visibility` from now. Returns how long it has left, of
-    /// which count from before the call.
+    /// Prolongs a live delivery to at least `visibility` from now. Returns how long it has left,
+    /// counted from before the call.
     pub fn extend(&self, receipt: &str, visibility: Duration) -> M::Answer<Duration> {
         self.extend_within(receipt, visibility, PATIENCE)
     }
 
     /// Prolongs like [`extend`](Queue::extend), with one request that takes at most `timeout`, for
-    /// callers that must know in time.
+    /// callers that need the answer in time.
     pub fn extend_within(
         &self,
         receipt: &str,
@@ -355,7 +355,7 @@ impl Item {
 
 impl std::fmt::Debug for Item {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The receipt is nobody else's, and neither is the body.
+        // Neither the receipt, which is a secret, nor the body is printed.
         let Item { id, attempt, token, .. } = self;
         f.debug_struct("Item")
             .field("id", id)

@@ -1,4 +1,4 @@
-//! Looking after the items of a queue on a server, for operators.
+//! Calls for operators on the items of a queue.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::mode::Mode;
 use crate::retry::RETRY;
 use crate::{Error, Queue};
 
-/// How an item of a queue stands.
+/// The state of an item of a queue.
 ///
 /// ```no_run
 /// # use litelease_client::{Client, Error};
@@ -40,7 +40,7 @@ pub struct ItemInfo {
     pub note: Option<String>,
 }
 
-/// The item that is to be cancelled.
+/// The item to cancel, by id or by key.
 ///
 /// ```
 /// # use litelease_client::ItemName;
@@ -48,9 +48,9 @@ pub struct ItemInfo {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemName<'a> {
-    /// The item of this id.
+    /// The item with this id.
     Id(i64),
-    /// The item that uses this key.
+    /// The item that was sent with this key.
     Key(&'a str),
 }
 
@@ -66,7 +66,7 @@ pub enum CancelResult {
     Cancelled,
     /// A worker has the item.
     Leased {
-        /// For how long.
+        /// How long the delivery has left.
         expires_in: Duration,
     },
     /// There is no such item.
@@ -74,14 +74,14 @@ pub enum CancelResult {
 }
 
 impl<M: Mode> Queue<M> {
-    /// Revives all dead items, with no attempt counted. Returns how many. One whose key another
-    /// item uses by now stays dead. Needs the scope `operate`, as the verbs below do.
+    /// Revives all dead items, with their attempts reset. Returns how many. An item whose key
+    /// another item uses by now stays dead. Needs the scope `operate`, as the verbs below do.
     pub fn redrive(&self) -> M::Answer<u64> {
         let (queue, id) = (self.name().into(), None);
         self.client().ask_for(Redrive { queue, id }, |done| done.redriven.unsigned_abs())
     }
 
-    /// Revives one dead item. Returns whether it was dead, and its key not in use.
+    /// Revives one dead item. Returns false if it is not dead, or another item uses its key.
     pub fn redrive_one(&self, id: i64) -> M::Answer<bool> {
         let (queue, id) = (self.name().into(), Some(id));
         self.client().ask_for(Redrive { queue, id }, |done| done.redriven > 0)

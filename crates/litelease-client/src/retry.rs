@@ -12,31 +12,31 @@ use crate::client::{Client, PATIENCE, pauses, rejected, seconds};
 use crate::mode::Mode;
 use crate::transport::{Outcome, Request as Sent, to_json, typed};
 
-/// For how long a request is repeated while the server cannot be reached.
+/// How long a request is repeated while the server cannot be reached.
 pub(crate) const RETRY: Duration = Duration::from_secs(30);
 
 /// An answer of the server.
 pub(crate) struct Reply<A> {
-    /// What was done, or why it was refused.
+    /// The result, or the reason of the refusal.
     pub(crate) answer: Result<A, Refusal>,
-    /// An earlier try of the same request may have been done.
+    /// True if an earlier try of the same request may have been carried out.
     pub(crate) is_repeated: bool,
-    /// It is about a receipt, and not about a grant.
+    /// True if the request was about a receipt, and not about a grant.
     is_of_queue: bool,
 }
 
 impl<A> Reply<A> {
-    /// Returns what was done, or why it cannot be.
+    /// Returns the result, or the refusal as an error.
     pub(crate) fn done(self) -> Result<A, Error> {
         self.answer.map_err(|no| refused(no, self.is_of_queue))
     }
 
-    /// Checks that it was done.
+    /// Checks that the request was carried out.
     pub(crate) fn check(self) -> Result<(), Error> {
         self.done().map(drop)
     }
 
-    /// Checks that a verb was done that gives this reason when it is done twice.
+    /// Checks that the request was carried out. `reason` is the server's word if it was already.
     pub(crate) fn done_or_already(self, reason: &str) -> Result<(), Error> {
         match self.answer {
             Err(no) if self.is_repeated && no.reason == reason => Ok(()),
@@ -46,8 +46,8 @@ impl<A> Reply<A> {
 }
 
 impl<M: Mode> Client<M> {
-    /// Sends a request until it is answered, and reads the answer. The server knows by its key
-    /// that it is the same one.
+    /// Sends a request until it is answered, and reads the answer. All tries have one key, by which
+    /// the server knows them as one request.
     pub(crate) fn ask<R: Request, T: Send + 'static>(
         &self,
         request: R,
@@ -59,7 +59,7 @@ impl<M: Mode> Client<M> {
         })
     }
 
-    /// Sends a request until it is answered, and reads a part of what was done.
+    /// Sends a request until it is answered, and returns a part of the result.
     pub(crate) fn ask_for<R: Request, T: Send + 'static>(
         &self,
         request: R,
@@ -68,8 +68,8 @@ impl<M: Mode> Client<M> {
         self.ask(request, |reply| reply.done().map(read))
     }
 
-    /// Sends a request under this key until it is answered. It waits for as long as `wait`, if its
-    /// body has a field for that time.
+    /// Sends a request under this key until it is answered. If its body has a field for the time to
+    /// wait, it waits for `wait`.
     pub(crate) async fn retry<R: Request>(
         &self,
         request: &R,
@@ -104,7 +104,7 @@ impl<M: Mode> Client<M> {
         }
     }
 
-    /// Reads something, and tries again for this long while the server cannot be reached.
+    /// Sends a read, and repeats it for this long while the server cannot be reached.
     pub(crate) fn find<R: Request, T: Send + 'static>(
         &self,
         request: R,
@@ -118,8 +118,8 @@ impl<M: Mode> Client<M> {
         )
     }
 
-    /// Reads a list page by page. `read` returns the entries of a page, and after which one the
-    /// next page begins.
+    /// Reads a list page by page. `read` returns the entries of a page, and the entry after which
+    /// the next page begins.
     pub(crate) fn list<R: Request, T: Send + 'static>(
         &self,
         request: R,
@@ -140,7 +140,7 @@ impl<M: Mode> Client<M> {
         })
     }
 
-    /// Reads the page of a list after an entry.
+    /// Reads the page that follows an entry.
     pub(crate) async fn page<R: Request>(
         &self,
         request: &R,
@@ -170,7 +170,7 @@ impl<M: Mode> Client<M> {
     }
 }
 
-/// The entries of a page, and after which one the next page begins.
+/// The entries of a page, and the entry after which the next page begins.
 pub(crate) type Page<T> = (Vec<T>, Option<String>);
 
 /// The start of the paths of calls on queues.
@@ -203,7 +203,7 @@ fn encoded(text: &str) -> String {
     encoded
 }
 
-/// Reads a refusal. A proxy may have written another one.
+/// Parses a refusal. A proxy may have sent another text.
 pub(crate) fn refusal(no: Value) -> Refusal {
     typed(no).unwrap_or_else(|_| Refusal::new("rejected", "the server has refused it"))
 }

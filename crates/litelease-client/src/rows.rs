@@ -1,4 +1,4 @@
-//! The grants of one client, as the keeper renews and releases them.
+//! The `Rows` of a client: the keeper renews and releases its grants through them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,16 +19,16 @@ pub(crate) struct ServerRows {
     transport: Arc<Transport>,
     held_names: Arc<HeldNames>,
     kind: Kind,
-    /// The secrets of grants whose release was sent and not answered.
+    /// The secrets of grants whose release was sent, and whose answer was lost.
     unanswered: Arc<Mutex<HashSet<String>>>,
-    /// This handle is not the keeper's, whose other grants would wait for a slow request.
+    /// A handle other than the keeper's, so that a slow request delays none of the keeper's grants.
     is_beside: bool,
 }
 
 /// The shortest and the longest time that a request of the keeper may take.
 const TIMEOUT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
 
-/// The longest time that a release of the keeper may take: its other grants wait meanwhile.
+/// The longest time that a release may take, because the keeper's other grants wait meanwhile.
 const LEFTOVER: Duration = Duration::from_secs(1);
 
 impl ServerRows {
@@ -42,8 +42,8 @@ impl ServerRows {
         }
     }
 
-    /// Returns how long a request may take, if an answer is of use for `left` more. While one of
-    /// the keeper's is under way the keeper does nothing else, so there must be time for a few.
+    /// Returns how long a request may take if its answer is useless after `left`. The keeper sends
+    /// one request at a time, so there must be time for a few.
     fn timeout(&self, grant: &HeldGrant, left: Duration) -> Duration {
         let most = if self.is_beside { left } else { left.min(grant.ttl / 6) };
         most.clamp(TIMEOUT.0, TIMEOUT.1)
@@ -62,7 +62,8 @@ impl ServerRows {
     fn renew_one(&self, due: &Due<'_>, timeout: Duration) -> Result<Renewal, Loss> {
         let ttl = due.grant.ttl;
         if due.progress.is_some() && matches!(self.kind, Kind::Name) {
-            // The server counts it from now on: at most a third of the ttl too long.
+            // The server counts the time from now on, so the lease ends at most a third of the ttl
+            // late.
             self.call(GrantCall::Progress, due.grant, timeout)?;
         }
         let renewed = self.call(GrantCall::Renew(ttl), due.grant, timeout)?;
@@ -73,10 +74,10 @@ impl ServerRows {
 
 impl Rows for ServerRows {
     fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
-        // A renewal that fails at once, because the server refuses it, takes nothing from the
-        // others. A server that does not answer one request in time will not answer the next one,
-        // and the keeper must be back when the first trust window ends. So from the first failure
-        // on, all others together have as long as that request had.
+        // A renewal that the server refuses at once takes no time from the others. A server that
+        // does not answer one request in time will not answer the next one, and the keeper must be
+        // back when the first trust window ends. So from the first failure that may pass on, all
+        // others together have as long as that request had.
         let (begin, mut failed) = (SystemClock.now(), None::<(Duration, Loss)>);
         let renew = |due: &Due<'_>| {
             let start = SystemClock.now();
@@ -89,7 +90,7 @@ impl Rows for ServerRows {
             }
             let timeout = self.timeout(due.grant, left);
             let renewed = self.renew_one(due, timeout).map_err(|loss| match loss {
-                // It is gone before its time.
+                // Its time is not over, so it did not expire: an operator has broken it.
                 Loss::Expired if self.kind.is_slot() && !due.trusted_for.is_zero() => Loss::Broken,
                 loss => loss,
             });
@@ -105,7 +106,7 @@ impl Rows for ServerRows {
     fn release(&mut self, grant: &HeldGrant, time: Duration) -> Result<(), Loss> {
         let HeldGrant { token, secret, .. } = grant;
         if let Kind::Delivery = self.kind {
-            // The worker settles it.
+            // The worker acknowledges the item or gives it back.
             return Ok(());
         }
         let timeout = self.timeout(grant, if self.is_beside { time } else { LEFTOVER });
@@ -117,16 +118,16 @@ impl Rows for ServerRows {
         }
         let was_sent = unanswered.remove(secret);
         match released {
-            // The first request was done, or the lease has run out since.
+            // Either the first request released it, or the lease has run out since.
             Err(Loss::ReleasedElsewhere | Loss::Expired) if was_sent => Ok(()),
-            // A break would have left the next token to no owner. So the first request has let
-            // another client have that token.
+            // A break would have left the next token without an owner. So the first request
+            // released the lease, and another client has that token.
             Err(Loss::Superseded { by, owner: Some(_) }) if was_sent && by == token + 1 => Ok(()),
             released => released,
         }
     }
 
-    /// The server is asked by renewals only.
+    /// Only renewals ask the server.
     fn read(&mut self, _: &HeldGrant) -> Current {
         Current::unknown()
     }

@@ -1,4 +1,4 @@
-//! Slots of a pool: borrowed, renewed in the background, and returned.
+//! Slots of a pool: borrows one, renews it in the background, and returns it.
 
 use litelease_wire::{Borrow, SlotBorrow, SlotLease};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::kind::Kind;
 use crate::mode::{Blocking, Mode};
 use crate::transport::{to_json, typed};
 
-/// A pool that is known by its URL, which is its secret. It needs no access key.
+/// A pool that is known by its URL, which is a secret. It needs no access key.
 ///
 /// ```
 /// # use litelease_client::{Error, Pool};
@@ -26,7 +26,7 @@ pub struct Pool<M: Mode = Blocking> {
 /// A slot that this process holds. Dropping it returns the slot.
 #[derive(Debug)]
 pub struct Slot<M: Mode = Blocking> {
-    /// The hold: whether it is lost, and how long it can be trusted.
+    /// The hold, which knows how long the slot can be trusted.
     pub held: Held<M>,
     /// The number of the slot: 0 is the first.
     pub position: i64,
@@ -46,7 +46,7 @@ impl Pool {
         if !is_id {
             return Err(Error::InvalidPool);
         }
-        // The URL is a secret, so no error may show it.
+        // The URL is a secret, so errors do not show it.
         let client = Client::without_key(base).map_err(|error| match error {
             Error::InvalidUrl(_) => Error::InvalidPool,
             error => error,
@@ -57,7 +57,7 @@ impl Pool {
 
 impl<M: Mode> Pool<M> {
     /// Borrows a slot and renews it in the background until it is returned or lost. `note` tells
-    /// operators who and why.
+    /// operators who uses it, and why.
     ///
     /// ```no_run
     /// # use std::time::Duration;

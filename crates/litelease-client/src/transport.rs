@@ -1,7 +1,7 @@
-//! Requests and their answers. One thread moves the bytes of all requests of a client.
+//! Requests and their answers. One thread of the client sends and receives all of them.
 //!
-//! The verbs run on that thread and not on that of the caller, who may wait for them in any way. So
-//! a request that waits costs no thread, and a verb needs no runtime and survives the end of one.
+//! The verbs run on that thread and not on the caller's, which may block or await. So a request
+//! that waits costs no thread, and a verb needs no runtime and survives the end of one.
 
 use std::io;
 use std::process;
@@ -23,46 +23,47 @@ use crate::builder;
 use crate::client::nonsense;
 use crate::connection::{Connections, EventStream};
 
-/// Carries out the verbs of a client, and sends their requests.
+/// Runs the verbs of a client, and sends their requests.
 pub struct Transport {
-    /// Started by its first use, with the process that has its thread.
+    /// The runtime, and the process whose thread it is. Started by its first use.
     runtime: OnceLock<(u32, io::Result<Runtime>)>,
     connections: Connections,
 }
 
-/// The most threads for what blocks: name lookups, and the first renewal and the release of holds.
+/// The most threads for blocking work: name lookups, and the first renewal and the release of
+/// holds.
 const MOST_THREADS: usize = 32;
 
 /// A request to a server.
 pub(crate) struct Request {
     /// Its path, with its query.
     pub(crate) path: String,
-    /// Must come back with the answer: so an answer to another request, which a proxy or a broken
-    /// connection has kept, is not taken for this one's.
+    /// An id that the answer must repeat. An answer to another request, which a proxy or a broken
+    /// connection has kept, has another one.
     pub(crate) tag: String,
-    /// What is posted, if it does not only read.
+    /// The JSON to post, or `None` for a read.
     pub(crate) body: Option<Value>,
     /// How long it may take.
     pub(crate) timeout: Duration,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 pub(crate) enum Outcome {
     /// The server has answered 200.
     Done(Value),
-    /// The server has answered that it cannot be: 409.
+    /// The server has refused it with a reason: 409.
     No(Value),
-    /// The server refuses it, and trying again does not help.
+    /// The server refuses it for good.
     Refused { status: u16, text: String },
-    /// The URL or the certificate is wrong: trying again does not help until one is changed.
+    /// The URL or the certificate is wrong, until a setting is changed.
     Misconfigured(String),
-    /// The answer is not known, or trying again may help.
+    /// Nothing is known: a later try may succeed, and this one may have been carried out.
     Unknown(String),
-    /// Nothing was sent: there is no connection.
+    /// Nothing was sent, because there is no connection.
     Unreached(String),
 }
 
-/// A task that ends when this is dropped. What it has returned is dropped with it.
+/// A task that ends when this is dropped, together with its result.
 pub(crate) struct EndsWithOwner<T>(pub(crate) JoinHandle<T>);
 
 impl<T> Drop for EndsWithOwner<T> {
@@ -76,7 +77,7 @@ impl Transport {
         Transport { runtime: OnceLock::new(), connections }
     }
 
-    /// Begins to carry something out on the thread of this client.
+    /// Starts a future on the thread of this client.
     pub(crate) fn start<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -84,7 +85,7 @@ impl Transport {
         Ok(self.runtime()?.spawn(work))
     }
 
-    /// Begins to do work that blocks.
+    /// Starts blocking work, on another thread of the runtime.
     pub(crate) fn start_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -92,7 +93,7 @@ impl Transport {
         Ok(self.runtime()?.spawn_blocking(work))
     }
 
-    /// Carries something out on the thread of this client, and blocks until it is done.
+    /// Runs a future on the thread of this client, and blocks until it is done.
     pub(crate) fn wait<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -138,9 +139,10 @@ impl Drop for Transport {
     fn drop(&mut self) {
         if let Some((pid, Ok(runtime))) = self.runtime.take() {
             match pid == process::id() {
-                // Waiting for it is forbidden on a thread of a runtime, which may be this one.
+                // A thread of a runtime, which this may be, must not wait for it.
                 true => runtime.shutdown_background(),
-                // Closing its sockets would take them out of the epoll that the parent waits on.
+                // The child shares the epoll that the parent waits on: closing sockets here would
+                // remove them.
                 false => std::mem::forget(runtime),
             }
         }
@@ -153,7 +155,7 @@ pub(crate) fn died() -> Error {
 }
 
 impl Request {
-    /// Returns a call under a key of its own.
+    /// Returns a call under a new key.
     pub(crate) fn new<R: wire::Request>(request: &R, timeout: Duration) -> Self {
         let (path, body) = (R::CALL.path.into(), Some(to_json(request)));
         Request { path, tag: unique(), body, timeout }
@@ -162,7 +164,7 @@ impl Request {
 
 /// Writes the body of a request.
 pub(crate) fn to_json<R: wire::Request>(request: &R) -> Value {
-    // Requests have no maps with other keys than texts, so this cannot fail.
+    // Fails only for maps whose keys are not texts, which no request has.
     serde_json::to_value(request).unwrap_or_default()
 }
 
@@ -183,19 +185,20 @@ impl Outcome {
             }
             200 => Outcome::Done(value),
             409 => Outcome::No(value),
-            // Too many wait, a proxy in between, the database, a shutdown.
+            // Too many clients wait, a proxy answers, the database has failed, or the server shuts
+            // down.
             status @ (408 | 429 | 500..=599) => Outcome::Unknown(format!("{status}: {text}")),
             status => Outcome::Refused { status, text: text.into() },
         }
     }
 
-    /// Returns the outcome of a request that has failed, and may have been sent.
+    /// Returns the outcome of a request that has failed and may have been carried out.
     pub(crate) fn failed(error: impl ToString) -> Self {
         let error = error.to_string();
         builder::misconfigured(&error).map_or(Outcome::Unknown(error), Outcome::Misconfigured)
     }
 
-    /// Returns the error of an outcome that ends a call.
+    /// Converts an outcome that ends a call into an error.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Outcome::Refused { status, text } => Error::Refused { status, text },

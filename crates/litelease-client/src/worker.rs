@@ -15,10 +15,10 @@ use litelease_hold::{
 
 use crate::{Client, Error, Item, Queue};
 
-/// The longest wait of one request: so long a worker that is drained may take to notice.
+/// The longest wait of one request, and so the longest time until a drain is noticed.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// For how long a receive is repeated before the trouble is reported.
+/// How long a receive is repeated before the trouble is reported.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A worker of a queue on a server, like `litelease::Worker` of one in a file.
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// A handler that returns `Ok` has its item acknowledged. After an error or a panic the item is
 /// given back, hidden for a delay that doubles with every attempt, with the error as its note. At
 /// the last allowed attempt it is dead instead. Effects happen at least once: make them idempotent,
-/// or let what they write to compare the token.
+/// or have the system that they write to compare the token.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -61,7 +61,7 @@ struct Shared {
     client: Client,
     queue: String,
     work: Work,
-    /// The server has answered once.
+    /// True once the server has answered.
     was_heard: AtomicBool,
     on_trouble: Option<OnTrouble>,
 }
@@ -74,8 +74,8 @@ impl Worker {
         Worker::with(client, queue, options, None)
     }
 
-    /// Returns a worker like [`new`](Worker::new). `on_trouble` is called when the server cannot be
-    /// reached, or refuses for the moment, and the worker tries again.
+    /// Returns a worker like [`new`](Worker::new). It calls `on_trouble` when the server cannot be
+    /// reached, or refuses for the moment, before it tries again.
     pub fn reporting(
         client: Client,
         queue: &str,
@@ -96,9 +96,9 @@ impl Worker {
         Ok(Worker { shared: Arc::new(Shared { client, queue, work, was_heard, on_trouble }) })
     }
 
-    /// Works until it is drained, and returns what was done.
+    /// Works until it is drained, and returns how many items it has settled.
     ///
-    /// A server that was never reached is an error. One that fails later is tried again.
+    /// Fails if the server was never reached. A server that fails later is tried again.
     pub fn run<E: fmt::Display>(
         &self,
         handler: impl Fn(&WorkItem<'_>) -> Result<(), E> + Sync,
@@ -121,7 +121,7 @@ impl Worker {
         self.shared.work.drain();
     }
 
-    /// Returns what was done so far.
+    /// Returns how many items it has settled so far.
     pub fn counts(&self) -> WorkerCounts {
         self.shared.work.counts()
     }
@@ -180,7 +180,7 @@ impl Shared {
     }
 }
 
-/// The queue as one handler uses it.
+/// The queue, as the loop of one handler uses it.
 struct ServerDeliveries(Arc<Shared>);
 
 impl Deliveries for ServerDeliveries {
@@ -189,11 +189,11 @@ impl Deliveries for ServerDeliveries {
 
     fn receive(&self, wait: Duration) -> Result<Received<Item>, Error> {
         let visibility = self.0.work.options().visibility;
-        // Trust begins with the request, so it must not wait for long.
+        // Trust begins with the request, so the request must not wait for long.
         let wait = wait.min(LONGEST_WAIT).min(visibility / 4);
         let received = self.0.queue().receive_within(visibility, wait, PATIENCE.min(visibility))?;
         self.0.was_heard.store(true, Ordering::Relaxed);
-        // The server has waited, if it was to wait.
+        // If the caller wanted to wait, the server has waited.
         let nothing = if wait.is_zero() { Duration::MAX } else { Duration::ZERO };
         Ok(received.map_or(Received::Nothing(nothing), Received::Item))
     }
@@ -204,7 +204,8 @@ impl Deliveries for ServerDeliveries {
 
     fn ack(&self, item: &Item) -> Result<Settled, Error> {
         match self.0.queue().ack(&item.receipt) {
-            // Acknowledged by the handler in its own way, or by a request whose answer was lost.
+            // The handler has acknowledged it itself, or the answer to an earlier acknowledgement
+            // was lost.
             Err(Error::Stale { reason }) if reason == "gone" => Ok(Settled::Done),
             acked => settled(acked, Settled::Done),
         }
@@ -229,7 +230,7 @@ impl Deliveries for ServerDeliveries {
 
     fn report(&self, error: Error) -> Result<(), Error> {
         let may_pass = match &error {
-            // A server that never answered may not be there at all.
+            // There may be no server at this address at all.
             Error::Unreachable(_) => self.0.was_heard.load(Ordering::Relaxed),
             Error::Refused { status: 429, .. } => true,
             _ => false,
@@ -262,7 +263,7 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// Without the receipt, which is a secret, and without the body.
+/// Leaves out the receipt, which is a secret, and the body.
 impl fmt::Debug for WorkItem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("WorkItem").field(self.item).finish()

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::{fmt, io};
 
-/// Why keys cannot be used, or a credential cannot be signed.
+/// The reason why keys cannot be used, or a credential cannot be signed.
 ///
 /// ```
 /// use litelease_credentials::{Error, Keys};
@@ -138,7 +138,7 @@ impl From<litelease_sys::Error> for Error {
     }
 }
 
-/// Why a credential is not accepted.
+/// The reason why a credential is not accepted.
 ///
 /// ```
 /// use litelease_credentials::{KeySet, Refused, Verifier};
@@ -153,7 +153,7 @@ impl From<litelease_sys::Error> for Error {
 pub enum Refused {
     /// It is longer than any credential.
     TooLong,
-    /// It is no credential: cut off, not base64, not JSON, a claim is missing or there twice.
+    /// It cannot be parsed: cut off, not base64, not JSON, or a claim is missing or there twice.
     Malformed {
         /// The flaw.
         reason: String,

@@ -109,7 +109,7 @@ impl SigningKey {
         self.max_ttl_ms
     }
 
-    /// Signs claims as they are. Whether the grant is live is for the caller to check.
+    /// Signs claims without checking them: the caller checks whether the grant is live.
     ///
     /// See the [example of the crate](crate).
     pub fn sign(&self, claims: &Claims) -> Result<String, Error> {

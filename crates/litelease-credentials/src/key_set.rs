@@ -89,8 +89,8 @@ impl KeySet {
         })
     }
 
-    /// Writes the JWK set to a file, as a whole: a reader finds the old set or the new one. The
-    /// file is for everybody to read (0644, less the umask).
+    /// Writes the JWK set to a file, as a whole: a reader finds the old set or the new one. Every
+    /// user may read the file (0644, less the umask).
     ///
     /// See [`load`](KeySet::load).
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {

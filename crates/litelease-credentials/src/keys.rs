@@ -1,4 +1,4 @@
-//! The folder with the keys of an issuer: who may see it, rotation, and which keys still count.
+//! The folder with the keys of an issuer: its permissions, rotation, and which keys still count.
 //!
 //! A key is a file `key-N.json`, written once and never changed. The largest number signs. A key
 //! counts until the last credential that it can have signed has expired: its own longest time after
@@ -57,7 +57,7 @@ pub struct Keys {
 type Numbered = (u64, SigningKey);
 
 impl Keys {
-    /// Names the folder. Nothing is read or made yet.
+    /// Returns the keys in this folder. Reads and makes nothing yet.
     ///
     /// ```
     /// # use litelease_credentials::Keys;

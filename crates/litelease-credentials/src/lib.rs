@@ -1,4 +1,4 @@
-//! Signed grants: a lease shown to something that cannot see its file, as a JWT signed with
+//! Signed grants: a JWT that proves a lease to a service that cannot see its file, signed with
 //! Ed25519.
 //!
 //! A [`Verifier`] checks a credential offline and returns the name and the fencing token in it. A
@@ -33,9 +33,8 @@
 //! # Ok::<(), litelease_credentials::Error>(())
 //! ```
 //!
-//! The format is left to `jsonwebtoken`, and Ed25519 to `ring`. A crypto provider of `jsonwebtoken`
-//! is chosen once per process; this crate installs none, so that the program around it stays free
-//! to.
+//! The crate `jsonwebtoken` reads and writes the format, and `ring` signs. `jsonwebtoken` takes one
+//! crypto provider per process; this crate installs none, so that the program can choose.
 
 #![forbid(unsafe_code)]
 

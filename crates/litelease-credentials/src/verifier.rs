@@ -69,7 +69,7 @@ pub struct Verified {
     pub key_id: String,
 }
 
-/// Where the keys come from.
+/// The source of the keys.
 #[derive(Clone, Debug)]
 enum Source {
     Set(KeySet),
@@ -77,7 +77,7 @@ enum Source {
 }
 
 impl Verifier {
-    /// Makes a verifier with a set of keys that stays as it is.
+    /// Makes a verifier with a fixed set of keys.
     ///
     /// ```
     /// use litelease_credentials::{Error, KeySet, Verifier};

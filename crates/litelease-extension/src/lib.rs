@@ -1,7 +1,7 @@
-//! The loadable extension: the SQL functions of `litelease-store`, for whichever SQLite loads it.
+//! The loadable extension: the SQL functions of `litelease-store`, for any SQLite that loads it.
 //!
-//! It contains no SQLite. SQLite hands its functions over as a table; from it the table of the
-//! store is made. A process may have more than one SQLite library, so each gets a place of its own
+//! It contains no SQLite. SQLite passes a table of its functions, from which this makes the table
+//! of the store. A process may have more than one SQLite library, so each gets a slot of its own
 //! here.
 
 mod python;
@@ -18,7 +18,7 @@ use litelease_store::{Api, Callbacks, Connection, Library, c_string, code, sqlit
 
 use crate::routines::Routines;
 
-/// The oldest SQLite whose table has all that is needed, in SQLite's way of counting.
+/// The oldest SQLite whose table has every function that is used, in SQLite's way of counting.
 const OLDEST: c_int = 3_034_001;
 
 /// How many SQLite libraries one process may have. Python's own and one more are two.
@@ -28,20 +28,20 @@ const MAX_LIBRARIES: usize = 4;
 static LIBRARIES: [OnceLock<(usize, Api)>; MAX_LIBRARIES] =
     [const { OnceLock::new() }; MAX_LIBRARIES];
 
-/// The library in the n-th place.
+/// The library in the n-th slot.
 struct LoadedLibrary<const N: usize>;
 
 impl<const N: usize> Library for LoadedLibrary<N> {
     fn api() -> &'static Api {
         match LIBRARIES[N].get() {
             Some((_, api)) => api,
-            // Only a function that was registered through this table asks for it.
+            // Only functions that were registered through this table ask for it.
             None => std::process::abort(),
         }
     }
 }
 
-/// The entry point that SQLite looks for first.
+/// The entry point that SQLite tries first.
 ///
 /// # Safety
 /// Only SQLite may call it, to load an extension.
@@ -97,9 +97,9 @@ pub unsafe extern "C" fn sqlite3_liteleaseext_init(
 /// `db` must be an open connection of the library that the table belongs to, and stay so while its
 /// functions are registered.
 pub(crate) unsafe fn load(db: *mut sqlite3, table: &'static Routines) -> Result<(), String> {
-    // SAFETY: as promised; each arm names the place that it looks at.
+    // SAFETY: as promised; each arm names the slot that it uses.
     unsafe {
-        match place_of(table)? {
+        match slot_of(table)? {
             0 => register::<LoadedLibrary<0>>(db),
             1 => register::<LoadedLibrary<1>>(db),
             2 => register::<LoadedLibrary<2>>(db),
@@ -109,7 +109,7 @@ pub(crate) unsafe fn load(db: *mut sqlite3, table: &'static Routines) -> Result<
 }
 
 /// # Safety
-/// As for [`load`], with the library in the place.
+/// As for [`load`], with the library in its slot.
 unsafe fn register<L: Library>(db: *mut sqlite3) -> Result<(), String> {
     // SAFETY: as promised; so it is below.
     let connection = unsafe { Connection::from_raw(db, L::api()) };
@@ -122,8 +122,8 @@ unsafe fn register<L: Library>(db: *mut sqlite3) -> Result<(), String> {
     registered.map_err(|error| format!("litelease: {error}"))
 }
 
-/// The place of the library that a table belongs to. One that is new takes the next.
-pub(crate) fn place_of(table: &'static Routines) -> Result<usize, String> {
+/// Returns the slot of the library that a table belongs to. A new library takes the next one.
+pub(crate) fn slot_of(table: &'static Routines) -> Result<usize, String> {
     let address = ptr::from_ref(table) as usize;
     for (place, library) in LIBRARIES.iter().enumerate() {
         let callbacks = match place {
@@ -140,7 +140,7 @@ pub(crate) fn place_of(table: &'static Routines) -> Result<usize, String> {
     Err(format!("litelease: more than {MAX_LIBRARIES} SQLite libraries in one process"))
 }
 
-/// The tables of the libraries that are known, each with the one that the store works with.
+/// The tables of the known libraries, each with the store's table.
 pub(crate) fn libraries() -> impl Iterator<Item = (&'static Routines, &'static Api)> {
     let known = LIBRARIES.iter().filter_map(OnceLock::get);
     // SAFETY: the address is that of a table that lives as long as its library, which stays.
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_host_that_is_too_old_gets_an_error_and_lives() {
-        // A table with the two functions that may be called there, and nothing else.
+        // A table with only the two functions that may be called there.
         let table = Routines::for_test(old_version, leaking_malloc);
         let mut error = ptr::null_mut();
         // SAFETY: the connection is not touched on an old host.

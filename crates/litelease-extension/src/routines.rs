@@ -1,7 +1,7 @@
 //! SQLite's `sqlite3_api_routines`: the table of its functions that it hands to an extension.
 //!
-//! The table only ever grows at its end, so the position of a function never changes. The last one
-//! that is used here came with SQLite 3.34.
+//! The table only ever grows at its end, so the position of a function never changes. The last
+//! function that is used here came with SQLite 3.34.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
@@ -75,8 +75,8 @@ routines! {
     free_filename database_file_object txn_state
 }
 
-/// A function that SQLite calls for each new connection, with the connection, a place for a
-/// message, and its table.
+/// A function that SQLite calls for each new connection, with the connection, room for a message,
+/// and its table.
 pub(crate) type Entry =
     unsafe extern "C" fn(*mut sqlite3, *mut *mut c_char, *const Routines) -> c_int;
 
@@ -96,7 +96,7 @@ struct Vfs {
 unsafe impl Sync for Routines {}
 
 impl Routines {
-    /// A table with nothing but what an old host is asked for.
+    /// A table with only the functions that an old host may be asked for.
     #[cfg(test)]
     pub(crate) fn for_test(
         version: unsafe extern "C" fn() -> c_int,
@@ -109,7 +109,7 @@ impl Routines {
         }
     }
 
-    /// The version of the library, in SQLite's way of counting. Every version has this.
+    /// Returns the version of the library, in SQLite's way of counting. Every version has this.
     pub(crate) fn version(&self) -> c_int {
         // SAFETY: the function in this place has this type.
         unsafe {
@@ -118,7 +118,7 @@ impl Routines {
         }
     }
 
-    /// Memory that the library can free. Every version has this.
+    /// Returns memory that the library can free. Every version has this.
     pub(crate) fn malloc(&self, size: c_int) -> *mut c_void {
         // SAFETY: the function in this place has this type.
         unsafe {
@@ -128,7 +128,7 @@ impl Routines {
     }
 
     /// Registers a copy of the default VFS under another name while `work` runs. Only connections
-    /// of this library can be opened with it. None if that cannot be done.
+    /// of this library can be opened with it. Returns `None` if that fails.
     pub(crate) fn with_vfs<T>(&self, name: &CStr, work: impl FnOnce() -> T) -> Option<T> {
         // SAFETY: the functions in these places have these types. The copy lives until it is
         // unregistered, and a VFS of version 3 has all fields of the structure.
@@ -149,8 +149,8 @@ impl Routines {
         }
     }
 
-    /// Has `entry` called for each connection that the library opens from now on. Returns whether
-    /// it will be. Doing it again changes nothing.
+    /// Has SQLite call `entry` for each connection that it opens from now on. Returns whether it
+    /// will. Repeating it changes nothing.
     pub(crate) fn at_each_open(&self, entry: Entry) -> bool {
         if self.auto_extension.is_null() {
             return false;
@@ -163,7 +163,7 @@ impl Routines {
         }
     }
 
-    /// The table of a library by the addresses of its functions; null for those that it lacks.
+    /// Returns the functions of a library by their names; null for those that it lacks.
     pub(crate) fn looked_up(find: impl Fn(&CStr) -> *const c_void) -> Self {
         Routines { interruptx: find(c"sqlite3_interrupt"), ..Routines::by_name(&find) }
     }
@@ -173,8 +173,8 @@ impl Routines {
 macro_rules! used {
     ($($name:ident)*) => {
         impl Routines {
-            /// The table that the store works with; none if the library lacks a function. Only for
-            /// libraries that are new enough.
+            /// Returns the table that the store works with; none if the library lacks a function.
+            /// Only for libraries that are new enough.
             #[allow(clippy::missing_transmute_annotations)] // the field says what each function is
             pub(crate) fn api(&self, callbacks: Callbacks) -> Option<Api> {
                 if [self.interruptx, $(self.$name,)*].iter().any(|function| function.is_null()) {

@@ -1,9 +1,9 @@
 //! The write lock as C functions, for hosts that write under it on their own SQLite connection,
 //! such as Python.
 //!
-//! A host waits in slices, so that it can run its signal handlers in between. What a handle has
-//! taken is recorded in the handle, under a ticket of the host's choice: a host that was
-//! interrupted between two calls ends the ticket, and nothing is lost.
+//! A host waits in slices, so that it can run its signal handlers in between. The handle records
+//! what it has taken, under a ticket that the host chooses: a host that was interrupted between two
+//! calls ends the ticket, and nothing is lost.
 
 use std::ffi::{c_int, c_uchar};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,7 @@ const TIMED_OUT: c_int = 2;
 const REFUSED: c_int = 3;
 const FORKED: c_int = 4;
 
-/// What a call tells besides its answer: a text in `text`, cut to `size` bytes, and a number.
+/// The details of an answer: a text in `text`, cut to `size` bytes, and a number.
 #[repr(C)]
 pub(crate) struct CNote {
     /// The number of the system's error, or 0. For a holder, its process.
@@ -41,9 +41,9 @@ pub(crate) struct CNote {
     text: [c_uchar; 1024],
 }
 
-/// Names the lock in the file `path`, for users who may write the file `database`. Opens nothing.
-/// Returns null if that fails. Waiters queue if `first_ms` is 0, and otherwise poll, with pauses
-/// that grow from `first_ms` to `longest_ms`.
+/// Makes a handle on the lock in the file `path`, for users who may write the file `database`.
+/// Opens nothing. Returns null if that fails. Waiters queue if `first_ms` is 0, and otherwise poll,
+/// with pauses that grow from `first_ms` to `longest_ms`.
 ///
 /// # Safety
 /// The pointers must be to as many bytes as the lengths say.
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C" fn litelease_write_lock_new(
 }
 
 /// Waits for the lock, for at most `slice_ms`, as the request `ticket`, which is any number but 0.
-/// A request that is new ends the one before it, and fails after `timeout_ms`.
+/// A new request ends the one before it, and fails after `timeout_ms`.
 ///
 /// Returns 0 if the lock is held now, 1 if not yet, and an error after which there is no request: 2
 /// for a timeout; 3 if the lock file cannot be used, with the system's error number, if there is
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn litelease_write_lock_wait(
 ) -> c_int {
     // SAFETY: as promised.
     let (lock, note) = unsafe { (&*lock, &mut *note) };
-    note.tell(0, "");
+    note.set(0, "");
     if lock.is_inherited() {
         return FORKED;
     }
@@ -111,19 +111,19 @@ pub(crate) unsafe extern "C" fn litelease_write_lock_wait(
                 Error::Io { error, .. } => error.raw_os_error().unwrap_or(0),
                 _ => 0,
             };
-            note.tell(number.into(), &error.to_string());
+            note.set(number.into(), &error.to_string());
             REFUSED
         }
         Err(_) => {
-            note.tell(0, "litelease: internal error");
+            note.set(0, "litelease: internal error");
             REFUSED
         }
     }
 }
 
-/// Ends the request `ticket`: unlocks, or gives up the place in the queue. Does nothing if another
-/// request is the present one, and in a forked child. `_unused` lets a host pass this function as
-/// the callback of a weak reference.
+/// Ends the request `ticket`: unlocks, or leaves the queue. Does nothing if another request is the
+/// present one, and in a forked child. `_unused` lets a host pass this function as the callback of
+/// a weak reference.
 ///
 /// # Safety
 /// As for `litelease_write_lock_wait`.
@@ -135,7 +135,7 @@ pub(crate) unsafe extern "C" fn litelease_write_lock_end(
 ) {
     // SAFETY: as promised.
     let lock = unsafe { &*lock };
-    // Another thread may be waiting as another request: that is looked at first, without waiting
+    // Another thread may be waiting under another ticket: that is checked first, without waiting
     // for it.
     if lock.ticket.load(Ordering::SeqCst) != ticket {
         return;
@@ -154,8 +154,8 @@ pub(crate) unsafe extern "C" fn litelease_write_lock_end(
     }));
 }
 
-/// Tells which process holds the lock, and since when, in `note`. Returns 1 if it has signed the
-/// lock file, 2 if it has and is gone, so that a process that it forked holds the lock, 3 for a
+/// Writes the process that holds the lock, and since when, into `note`. Returns 1 if it has signed
+/// the lock file, 2 if it has and is gone, so that a process that it forked holds the lock, 3 for a
 /// process that has not signed it, and 0 if it is unknown or the lock is free.
 ///
 /// # Safety
@@ -170,11 +170,11 @@ pub(crate) unsafe extern "C" fn litelease_write_lock_holder(
     let (path, note) = unsafe { (as_path(path, path_length), &mut *note) };
     match catch_unwind(|| WriteLock::new(path).state()) {
         Ok(Ok(LockState::Held(Some(holder)))) => {
-            note.tell(holder.pid.into(), &holder.since);
+            note.set(holder.pid.into(), &holder.since);
             if holder.is_gone() { 2 } else { 1 }
         }
         Ok(Ok(LockState::Unsigned(pid))) => {
-            note.tell(pid.into(), "");
+            note.set(pid.into(), "");
             3
         }
         _ => 0,
@@ -208,7 +208,7 @@ impl CWriteLock {
 }
 
 impl CNote {
-    fn tell(&mut self, number: i64, text: &str) {
+    fn set(&mut self, number: i64, text: &str) {
         let length = text.len().min(self.text.len());
         self.text[..length].copy_from_slice(&text.as_bytes()[..length]);
         (self.number, self.length) = (number, length);

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use crate::Wakeup;
 
-/// Ends the waits that have a clone of it, as if their time were over.
+/// Cancels the waits that have a clone of it: they end as if their time were over.
 ///
-/// A grant that arrives at that moment is returned like any other. A caller that no longer wants it
-/// drops it, which releases it.
+/// A grant that arrives at that moment is returned like any other. Dropping it releases it.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -43,7 +42,7 @@ struct State {
 }
 
 impl Cancel {
-    /// Ends the waits, at once and for ever.
+    /// Ends the waits, now and in future.
     pub fn cancel(&self) {
         let wakeups = {
             let mut state = self.shared.state();
@@ -51,24 +50,24 @@ impl Cancel {
             std::mem::take(&mut state.wakeups)
         };
         self.shared.changed.notify_all();
-        // Wakes others that wait for the same file, too: they look again, and wait on.
+        // Also wakes other waiters of the same file, which read it again and wait on.
         wakeups.iter().filter_map(Weak::upgrade).for_each(|wakeup| wakeup.notify());
     }
 
-    /// Checks whether the waits are to end.
+    /// Checks whether the waits have been cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.shared.state().is_cancelled
     }
 
-    /// Sleeps for this long, or until the wait is to end.
+    /// Sleeps for this long, or until the wait is cancelled.
     pub fn sleep(&self, time: Duration) {
         let goes_on = |state: &mut State| !state.is_cancelled;
         let slept = self.shared.changed.wait_timeout_while(self.shared.state(), time, goes_on);
         drop(slept.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Does something that blocks on a thread of its own. Returns `None` if the wait is to end
-    /// before it is done: then it goes on alone, and its result is dropped.
+    /// Runs blocking work on a thread of its own. Returns `None` if the wait is cancelled first:
+    /// then the thread finishes the work, and its result is dropped.
     pub fn unless_cancelled<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -116,7 +115,7 @@ struct Notifies(Arc<Shared>);
 
 impl Drop for Notifies {
     fn drop(&mut self) {
-        // With the lock, so that the thread is not between its check and its sleep.
+        // Takes the lock, so that the thread is not between its check and its sleep.
         let _state = self.0.state();
         self.0.changed.notify_all();
     }
@@ -142,7 +141,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("x");
         std::fs::write(&file, "").unwrap();
-        // Before it sleeps, while it does, and in between.
+        // Cancels before the thread sleeps, while it does, and in between.
         for pause in [0, 0, 1, 10, 50, 100, 500] {
             let (waiter, cancel) = (Waiter::at(&file), Cancel::default());
             let generation = waiter.generation();

@@ -1,7 +1,7 @@
 //! A file as a place. It reaches SQLite only through the store's table of functions, so one hold
-//! serves a Rust program and whichever program loads the extension.
+//! serves Rust programs and any program that loads the extension.
 //!
-//! The database is never opened but by SQLite: closing it again would drop SQLite's locks on it.
+//! Only SQLite opens the database: if we opened and closed it, SQLite would lose its locks on it.
 
 mod aside;
 mod cached;
@@ -39,7 +39,7 @@ pub use slots::SlotWish;
 pub use sql::{release_until, stay_loaded};
 pub use writer::write_lock_pid;
 
-/// The keeper of everything that this process holds in files.
+/// The keeper of all holds of this process in files.
 pub static FILES: ProcessKeeper = ProcessKeeper::new();
 
 /// The file of a connection, to open other connections to it.
@@ -51,7 +51,7 @@ pub static FILES: ProcessKeeper = ProcessKeeper::new();
 pub struct DatabaseFile {
     /// The full path.
     pub path: String,
-    /// The name of the VFS; none if SQLite does not tell, and then the default one is used.
+    /// The name of the VFS, or `None` for the default one.
     pub vfs: Option<String>,
     /// The functions of the library.
     pub api: &'static Api,
@@ -131,7 +131,7 @@ impl<'s> FileLeases<'s> {
         Ok(answer)
     }
 
-    /// Releases the live lease on a name if it has this owner text, which no other grant uses.
+    /// Releases the live lease on a name if it has this owner text, which only that grant has.
     pub fn release_if_stored(self, name: &str, owner: &str) -> Result<(), Error> {
         match self.inspect(name)?.filter(|lease| lease.owner == owner) {
             Some(lease) => self.release(name, owner, lease.token).map(drop),
@@ -139,8 +139,8 @@ impl<'s> FileLeases<'s> {
         }
     }
 
-    /// Records that a name was freed. Its waiters are notified once that is committed: outside a
-    /// transaction, now.
+    /// Records that a name was freed, and notifies its waiters once that is committed: at once,
+    /// outside a transaction.
     pub fn freed(self) {
         self.notifier.freed_in(self.store);
     }
@@ -153,7 +153,7 @@ pub struct FileTransaction<'s> {
 }
 
 impl FileTransaction<'_> {
-    /// Commits, and notifies the waiters of what was freed.
+    /// Commits, and notifies the waiters of the names that were freed.
     pub fn commit(mut self) -> Result<(), Error> {
         self.is_open = false;
         self.store.commit()?;
@@ -173,7 +173,7 @@ impl<'s> Deref for FileTransaction<'s> {
 impl Drop for FileTransaction<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            // A drop returns no error; what is still open then ends with the connection.
+            // A drop returns no error. A transaction that stays open ends with the connection.
             let _ = self.store.rollback();
         }
     }
@@ -181,7 +181,7 @@ impl Drop for FileTransaction<'_> {
 
 impl Notifier {
     /// Records that a name was freed through this store, and notifies waiters once that is
-    /// committed: outside a transaction, now.
+    /// committed: at once, outside a transaction.
     pub fn freed_in(&self, store: &Store) {
         self.freed();
         if !store.is_in_transaction() {
@@ -189,7 +189,7 @@ impl Notifier {
         }
     }
 
-    /// Notifies waiters if a name was freed in what is now committed.
+    /// Notifies waiters if a name was freed and no transaction is open any more.
     pub fn committed_in(&self, store: &Store) {
         self.committed(|| store.file());
     }
@@ -204,16 +204,16 @@ pub enum FileError {
     /// The connection is inside a transaction, whose snapshot would never show that the name has
     /// become free.
     InTransaction,
-    /// The file was moved, deleted or replaced: no other process sees what is granted in it.
+    /// The file was moved, deleted or replaced: other processes do not see the grants in it.
     Moved(String),
-    /// Live members of a group share another number of shards.
+    /// The live members of a group share another number of shards.
     ShardCount {
         /// The group.
         group: String,
-        /// Their number.
+        /// The number that they share.
         count: i64,
     },
-    /// A group of shards, or a member, that cannot be.
+    /// The group of shards or the member has an invalid name or count.
     InvalidShards(&'static str),
     /// An error of a verb.
     Verb(Error),
@@ -255,7 +255,7 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// Checks whether another connection's lock was in the way.
+/// Checks whether the call failed because another connection had a lock.
 pub fn is_busy(error: &Error) -> bool {
     matches!(error, Error::Sqlite(Failure { code, .. })
         if matches!(code & 0xff, code::BUSY | code::LOCKED))

@@ -1,4 +1,4 @@
-//! A held lease, wherever it is: acquired, kept alive by the keeper, and released at the end.
+//! A held lease on any place: acquired, kept alive by the keeper, and released at the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::{
     Place, Renewal, Window, Wish,
 };
 
-/// How long a release tries. After that the keeper does, until the lease is over.
+/// How long a release tries. Then the keeper goes on, until the lease is over.
 const RELEASE: Duration = Duration::from_secs(5);
 /// How long a drop tries: it cannot return an error, and must not take long.
 const DROP: Duration = Duration::from_millis(100);
@@ -41,8 +41,8 @@ impl<T> std::fmt::Debug for NotShown<T> {
     }
 }
 
-/// Claims a name and keeps it alive. `wish.ttl` is what is claimed; renewals last `ttl`, which may
-/// be more.
+/// Claims a name and keeps it alive. The claim is for `wish.ttl`; renewals are for `ttl`, which may
+/// be longer.
 pub fn hold<P: Place>(
     place: &mut P,
     wish: &Wish<'_>,
@@ -53,7 +53,7 @@ pub fn hold<P: Place>(
         Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
     }
     let wish = &Wish { ttl: wish.limits.first(wish.ttl), ..*wish };
-    // A process without a keeper claims nothing.
+    // Checked before the claim: a process without a keeper must not be granted anything.
     let home = place.home()?;
     let acquired = match acquire(place, wish, wait) {
         Ok(Ok(mut acquired)) => {
@@ -73,7 +73,7 @@ pub fn hold<P: Place>(
     kept.inspect_err(|_| place.take_back(wish))
 }
 
-/// Keeps a grant alive that came some other way than by [`hold`].
+/// Keeps a grant alive that was not made by [`hold`].
 ///
 /// A grant that is older than a third of its ttl is renewed first, and trusted from the start of
 /// that renewal on.
@@ -108,13 +108,13 @@ pub fn held_from(kept: Kept) -> Held {
     Held { kept, is_released: AtomicBool::new(false), _attached: NotShown(None) }
 }
 
-/// Returns the hold as the keeper has it, for the place that made it.
+/// Returns the state of the hold that the keeper shares, for the place that made it.
 pub fn hold_of(held: &Held) -> &Arc<Hold> {
     &held.kept.hold
 }
 
-/// Stops renewing a grant and leaves its row as it is: its holder has another grant of the name, or
-/// ends the row by other means, as a worker does with a delivery.
+/// Stops renewing a grant and leaves its row alone: its holder has another grant of the name, or
+/// ends the row otherwise, as a worker ends a delivery.
 pub fn abandon(held: &Held) {
     held.is_released.store(true, Ordering::SeqCst);
     held.kept.hold.end();
@@ -136,12 +136,12 @@ impl Held {
         self.grant().token
     }
 
-    /// Returns the grant as the keeper renews it.
+    /// Returns the grant, with its ttl.
     pub fn grant(&self) -> &HeldGrant {
         self.kept.hold.grant()
     }
 
-    /// Returns the grant as the verbs take it, with the expiry of the last renewal.
+    /// Returns the lease, with the expiry of the last renewal.
     pub fn lease(&self) -> Lease {
         let HeldGrant { name, owner, token, .. } = self.grant().clone();
         Lease { name, owner, token, expires_at_ms: self.expires_at_ms() }
@@ -174,8 +174,8 @@ impl Held {
         self.lost().trusted_for()
     }
 
-    /// Returns why the last renewal failed, or was granted less than the ttl, if it was. The lease
-    /// is not lost yet: the keeper keeps trying.
+    /// Returns why the last renewal failed, or was granted less than the ttl. The lease is not lost
+    /// yet: the keeper goes on trying.
     pub fn trouble(&self) -> Option<Loss> {
         self.kept.hold.trouble()
     }
@@ -191,7 +191,7 @@ impl Held {
         self.kept.hold.on_lost(move |reason| callback(&Lost { name, reason: reason.clone() }));
     }
 
-    /// Returns the open request for this lease, as far as the keeper has noticed it.
+    /// Returns the open request for this lease, if the keeper has seen one.
     pub fn request(&self) -> Option<HandoverRequest> {
         self.kept.hold.request()
     }
@@ -206,14 +206,14 @@ impl Held {
     /// now, and ends the hold. Returns the requester's grant. The two do not overlap: stop the work
     /// before.
     ///
-    /// If there is no request, or it cannot be done, the hold comes back with the error. If the
-    /// place is locked, this tries for a few seconds, and never longer than the lease is trusted.
+    /// Returns the hold with the error if there is no request, or if the handover fails. If the
+    /// place is locked, it tries for a few seconds, and never longer than the lease is trusted.
     #[allow(clippy::result_large_err)] // the hold comes back
     pub fn hand_over<E>(self, ttl: Duration) -> Result<Lease, (Held, HoldError<E>)> {
         self.hand_over_while(ttl, || true)
     }
 
-    /// Hands the lease over like [`hand_over`](Held::hand_over), and tries no longer once `goes_on`
+    /// Hands the lease over like [`hand_over`](Held::hand_over), and stops trying once `goes_on`
     /// returns false.
     #[allow(clippy::result_large_err)] // the hold comes back
     pub fn hand_over_while<E>(
@@ -234,8 +234,8 @@ impl Held {
         }
     }
 
-    /// Releases the lease and returns whether that worked. Dropping the hold releases it, too, and
-    /// ignores errors.
+    /// Releases the lease. Returns the error if that failed. Dropping the hold releases it, too,
+    /// and ignores errors.
     ///
     /// If the place is locked or cannot be reached, this tries for a few seconds. After that the
     /// keeper keeps trying until the lease is over.
@@ -243,7 +243,7 @@ impl Held {
         self.release_within(RELEASE)
     }
 
-    /// Releases the lease like [`release`](Held::release), and tries here for this long.
+    /// Releases the lease like [`release`](Held::release), but tries here for this long.
     pub fn release_within(self, time: Duration) -> Result<(), Lost> {
         self.release_while(time, || true)
     }
@@ -268,7 +268,7 @@ impl<'h> From<&'h Held> for GrantRef<'h> {
 impl Drop for Held {
     fn drop(&mut self) {
         if !self.is_released.load(Ordering::SeqCst) {
-            // A superseded grant is left alone.
+            // The row of a superseded grant is left alone.
             let _ = self.kept.release(DROP);
         }
     }

@@ -1,4 +1,4 @@
-//! One held grant: how long it is trusted, and the notice that it is lost.
+//! The state of one held grant: until when it is trusted, and whether it is lost.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,8 +21,8 @@ pub struct HeldGrant {
     pub token: i64,
     /// The ttl of each renewal.
     pub ttl: Duration,
-    /// The secret that proves to its place that the grant is its holder's. Empty where the owner
-    /// text does.
+    /// The secret that proves to the place that the grant is its holder's. Empty if the owner text
+    /// proves it.
     pub secret: String,
 }
 
@@ -43,17 +43,17 @@ impl<'a> From<&'a HeldGrant> for GrantRef<'a> {
 
 /// The limits that a hold keeps itself, where its place stores none: it does not renew past them.
 ///
-/// So they end with the process of the hold, and others do not see them.
+/// They end with the process, and other programs do not see them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoldLimits {
     /// Renews only if the holder made progress within this time.
     pub progress_within: Option<Duration>,
-    /// Holds for this long at the most.
+    /// Ends the hold after this long.
     pub max_time: Option<Duration>,
 }
 
 impl HoldLimits {
-    /// Returns how long the first grant may last, if `ttl` is asked for.
+    /// Returns how long the first grant may last, for a claim of `ttl`.
     pub fn first(self, ttl: Duration) -> Duration {
         self.max_time.map_or(ttl, |time| time.min(ttl))
     }
@@ -66,7 +66,7 @@ impl HoldLimits {
             return None;
         }
         let end = max_time.map(|time| in_ms(now.saturating_add(time)));
-        // A time of less than a millisecond is one.
+        // A time of less than a millisecond counts as one.
         let within = progress_within.map(|time| in_ms(time).max(1));
         Limits::new(token, within, end, in_ms(now)).ok()
     }
@@ -99,7 +99,7 @@ const LONGEST_FAST: Duration = Duration::from_secs(1);
 const LONGEST_FASTEST: Duration = Duration::from_millis(250);
 
 /// How long before the end of trust the keeper of a locked file tries every millisecond. Before
-/// that it tries at leisure: a long ttl would use a part of a core.
+/// that it tries less often, because a long ttl would use a part of a core.
 const LONGEST_HURRY: Duration = Duration::from_secs(10);
 
 impl Window {
@@ -115,9 +115,8 @@ impl Window {
         self.end_of(start, None)
     }
 
-    /// Returns until when a renewal that began at `start` is trusted, if it was granted less than
-    /// the ttl: `granted`, or the whole ttl if that is `None`. The margin is a tenth of what was
-    /// granted.
+    /// Returns until when a renewal that began at `start` is trusted. It was granted `granted`, or
+    /// the whole ttl if that is `None`. The margin is a tenth of what was granted.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -135,7 +134,7 @@ impl Window {
     /// Returns how long after the start of a renewal the next one is due, at the latest: a third of
     /// what was granted, which is the ttl if `granted` is `None`.
     ///
-    /// A limit grants less each time, and the last of it is not divided for ever.
+    /// A limit leaves less each time; below a minimum, the rest is not divided further.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -189,13 +188,13 @@ impl Window {
 pub struct Renewal {
     /// The new expiry in the row, in Unix milliseconds.
     pub expires_at_ms: i64,
-    /// How long it lasts, if less than the ttl was granted. Trust grows by what was granted, not by
-    /// what was asked for.
+    /// How long it lasts, if the place granted less than the ttl. Trust grows by the time that was
+    /// granted, not by the time that was asked for.
     pub granted: Option<Duration>,
 }
 
 impl Renewal {
-    /// Returns the renewal, which was asked for `ttl` only.
+    /// Returns the renewal, shortened if less than `ttl` was asked for.
     pub(crate) fn at_most(self, ttl: Duration) -> Self {
         let granted = Some(self.granted.map_or(ttl, |granted| granted.min(ttl)));
         Renewal { granted, ..self }
@@ -210,7 +209,7 @@ impl Renewal {
 /// A request that the holder give its grant up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandoverRequest {
-    /// The owner that asks.
+    /// The owner text of the requester.
     pub requester: String,
     /// The time from which on renewals are refused, in Unix milliseconds.
     pub until_ms: i64,
@@ -239,7 +238,7 @@ struct State {
     pending_until: Option<Duration>,
     /// The limits that the hold keeps itself.
     limits: Option<Limits>,
-    /// The last renewal was granted less than the ttl: its end is near.
+    /// True if the last renewal was granted less than the ttl, so that the end is near.
     is_cut: bool,
     /// When the holder last made progress that is not stored yet.
     progress: Option<Duration>,
@@ -250,7 +249,7 @@ struct State {
     /// The open request for the grant.
     request: Option<HandoverRequest>,
     listeners: Vec<Listener>,
-    /// The holder has given it up.
+    /// True once the holder has released or handed it over.
     ended: bool,
 }
 
@@ -262,7 +261,7 @@ impl State {
 }
 
 impl Hold {
-    /// Creates the hold of a grant that was requested at `start` and granted like this.
+    /// Creates the hold of a grant that was requested at `start`.
     pub fn new(grant: HeldGrant, window: Window, start: Duration, granted: Renewal) -> Self {
         let state = State {
             trusted_until: window.end_of(start, granted.granted),
@@ -289,8 +288,8 @@ impl Hold {
         self
     }
 
-    /// Returns the grant as it is to be renewed at `now`, for less than its ttl if it is to end
-    /// before. Fails if a limit of the hold refuses that.
+    /// Returns the grant with the ttl to ask for at `now`, which is shorter if a limit of the hold
+    /// ends before. Fails if a limit refuses the renewal.
     pub(crate) fn to_renew(&self, now: Duration) -> Result<Cow<'_, HeldGrant>, Loss> {
         let (grant, now_ms) = (&self.grant, in_ms(now));
         let Some(limits) = self.state().limits else { return Ok(Cow::Borrowed(grant)) };
@@ -362,7 +361,7 @@ impl Hold {
         if state.ended || state.loss.is_some() {
             return;
         }
-        // What was noted while the renewal was under way is for the next one.
+        // Progress that was recorded during the renewal is for the next one.
         if !answer.as_ref().is_err_and(Loss::is_trouble_of_file) {
             state.progress = state.progress.filter(|at| *at > start);
         }
@@ -370,7 +369,8 @@ impl Hold {
             Err(loss) if !loss.may_pass() => return self.lose(state, loss),
             Err(trouble) => {
                 let left = state.trusted_until.saturating_sub(now);
-                // A transaction of the holder's own, with a renewal in it, is not raced.
+                // The keeper does not race a transaction of the holder's own that has renewed the
+                // row.
                 let is_raced = state.pending_until.is_none() && !left.is_zero();
                 state.due = now
                     + match trouble {
@@ -379,8 +379,7 @@ impl Hold {
                     };
                 state.trouble = Some(trouble);
             }
-            // A late answer never prolongs trust: the holder may have been told of the loss
-            // already.
+            // A late answer never prolongs trust: the holder may have been told of the loss before.
             Ok(_) if now >= state.trusted_until && state.pending_until.is_none() => {}
             Ok(Renewal { expires_at_ms, granted }) => {
                 let end = self.window.end_of(start, granted);
@@ -395,7 +394,7 @@ impl Hold {
         let _ = self.check(now);
     }
 
-    /// Ends trust in the grant at once, for a reason that was found out elsewhere.
+    /// Ends trust in the grant at once, for a reason that another part has found.
     pub fn fail(&self, loss: Loss) {
         let state = self.state();
         if state.loss.is_none() && !state.ended {
@@ -403,8 +402,9 @@ impl Hold {
         }
     }
 
-    /// Notes that the holder has made progress at `now`. The next renewal stores it, which is at
-    /// once if the last one was refused for want of it. Returns whether the keeper must hurry.
+    /// Records that the holder has made progress at `now`. The next renewal stores it. It is due at
+    /// once if the last one was refused for lack of progress. Returns whether the keeper must
+    /// hurry.
     pub(crate) fn progress(&self, now: Duration) -> bool {
         let mut state = self.state();
         match &mut state.limits {
@@ -468,7 +468,7 @@ impl Hold {
         self.state().trouble()
     }
 
-    /// Checks whether the holder has given it up.
+    /// Checks whether the holder has released or handed over the grant.
     pub fn is_ended(&self) -> bool {
         self.state().ended
     }
@@ -483,7 +483,8 @@ impl Hold {
         }
     }
 
-    /// Records the open request for the grant, or that there is none. A new one is passed on.
+    /// Records the open request for the grant, or that there is none. Passes a new one to the
+    /// callbacks.
     pub(crate) fn requested(&self, request: Option<HandoverRequest>) {
         let mut state = self.state();
         if state.request == request || state.ended {
@@ -497,7 +498,7 @@ impl Hold {
         }
     }
 
-    /// Returns the open request for the grant, as far as it was noticed.
+    /// Returns the open request for the grant, if the keeper has seen one.
     pub fn request(&self) -> Option<HandoverRequest> {
         self.state().request.clone()
     }
@@ -514,7 +515,8 @@ impl Hold {
         }
     }
 
-    /// Ends the hold because the holder has given it up. No callback is called any more.
+    /// Ends the hold because the holder has released it or handed it over. No callback is called
+    /// later.
     pub fn end(&self) {
         let mut state = self.state();
         state.ended = true;

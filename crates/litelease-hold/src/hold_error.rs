@@ -23,7 +23,7 @@ pub enum HoldError<E> {
     /// This process was forked from one that holds leases, and has no keeper. Start a new program
     /// instead.
     Forked,
-    /// The keeper has no thread: the system gives none.
+    /// The system cannot start the thread of the keeper.
     NoThread(io::Error),
     /// An error of a verb.
     Lease(E),

@@ -30,8 +30,8 @@ pub struct Identity {
     pub host: String,
     /// The process.
     pub pid: u32,
-    /// When the process started, in kernel ticks since boot. It tells a reused process number from
-    /// the original.
+    /// When the process started, in kernel ticks since boot. A process that was given the same
+    /// number later started at another time.
     pub start: Option<u64>,
     /// The scope of the process number, and the role of the process. `None` on systems that do not
     /// provide the scope.
@@ -78,7 +78,7 @@ impl Identity {
 
     fn of_process(pid: u32, kind: HolderKind) -> Self {
         let scope = PidScope::here();
-        // Without a scope, the number might mean another process, and so the start time.
+        // Without a scope, number and start time may be those of another process.
         let start = scope.as_ref().and_then(|_| start_of(pid));
         let holder = start.and(scope).map(|scope| (scope, kind));
         Identity { host: host_name(), pid, start, holder, unique: unique() }
@@ -210,7 +210,7 @@ pub fn short_owner(owner: &str) -> String {
 /// ```
 pub fn unique() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Without entropy (no such system is known), process number and nanoseconds must do.
+    // Without entropy (we know of no such system) the process number and the nanoseconds must do.
     let random = random_bytes().map(u128::from_le_bytes);
     let random = random.unwrap_or(u128::from(std::process::id()) << 64 | since.as_nanos());
     let low = random & ((1 << 80) - 1);

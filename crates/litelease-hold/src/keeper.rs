@@ -35,20 +35,20 @@ struct Alarm {
 pub(crate) struct Group {
     key: String,
     rows: Mutex<Box<dyn Rows>>,
-    /// A second handle on the same rows, for callers that must not wait for the keeper.
+    /// A second handle on the same rows, for callers that must not wait for a renewal.
     beside: Option<Mutex<Box<dyn Rows>>>,
     holds: Mutex<Vec<Arc<Hold>>>,
-    /// Holds that were given up while the place was locked, and still have to be released. Each
-    /// keeps the keeper at work.
+    /// Released holds whose rows are still to be freed, because the place was locked. Each keeps
+    /// the keeper at work.
     leftovers: Mutex<Vec<(Arc<Hold>, Arc<Keeper>)>>,
-    /// The file was written since the rows were last read.
+    /// True if the file was written since the rows were last read.
     was_written: AtomicBool,
     last_read: Mutex<Duration>,
     clock: Arc<dyn Clock>,
     alarm: Arc<Alarm>,
 }
 
-/// A hold and the way to give it up. The keeper works as long as this is there.
+/// A hold, and the handle to end it. The keeper works as long as one exists.
 pub struct Kept {
     /// The hold, for its holder.
     pub hold: Arc<Hold>,
@@ -62,7 +62,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// How long to wait before the keeper tries a release again, if the file is locked.
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 
-/// For how long a grant that came late is tried to be renewed.
+/// How long to try to renew a grant whose answer came late.
 const FIRST_RENEWAL: Duration = Duration::from_secs(5);
 
 /// How long a caller waits before it tries again, if the file is locked. Where calls take long, it
@@ -75,8 +75,8 @@ impl Keeper {
         Keeper { clock, groups: Mutex::default(), alarm: Arc::default() }
     }
 
-    /// Starts the thread, which runs until the last reference to the keeper is dropped. What is
-    /// left to be released has one.
+    /// Starts the thread, which runs until the last reference to the keeper is dropped. A hold
+    /// whose release is pending has a reference.
     pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
         let (keeper, alarm) = (Arc::downgrade(self), self.alarm.clone());
         let body = move || {
@@ -111,7 +111,7 @@ impl Keeper {
         if let Some(found) = self.find(&locked(&self.groups), key) {
             return Ok(found);
         }
-        // Opened without the lock: it may take long, and the keeper needs the lock for all others.
+        // Opened without the keeper's lock, which the other holds need: opening may take long.
         let group = Arc::new(Group::new(key, open()?, self));
         let mut groups = locked(&self.groups);
         if let Some(found) = self.find(&groups, key) {
@@ -135,14 +135,14 @@ impl Keeper {
         Kept { hold, group, keeper: self.clone() }
     }
 
-    /// Records that rows with this key were written: their holds are checked soon. Where the system
-    /// can watch files, this happens by itself.
+    /// Records that rows with this key were written, so that their holds are checked soon. Where
+    /// the system can watch files, the keeper notices by itself.
     pub fn was_written(&self, key: &str) {
         let groups = locked(&self.groups);
         groups.iter().filter(|group| group.key == key).for_each(|group| group.nudge());
     }
 
-    /// Does everything that is due now. Returns when something is due next.
+    /// Does everything that is due now. Returns the time of the next work.
     pub fn step(&self) -> Option<Duration> {
         self.alarm.reset();
         self.close_idle();
@@ -162,21 +162,21 @@ impl Keeper {
         groups.iter().filter_map(step).min()
     }
 
-    /// Closes the rows that have no holds any more. Returns whether some have none and are in use
-    /// all the same, as they are for moments by this thread and others.
+    /// Closes the rows that have no holds any more. Returns whether some of them are in use, as
+    /// they are for moments by this thread and others.
     pub(crate) fn close_idle(&self) -> bool {
         let mut groups = locked(&self.groups);
-        // A holder that still has a reference may leave a hold to be released.
+        // A holder that still has a reference may leave a release to the keeper.
         let is_idle = |group: &mut Arc<Group>| Arc::strong_count(group) == 1 && group.is_empty();
         let idle: Vec<Arc<Group>> = groups.extract_if(.., is_idle).collect();
         let is_in_use = groups.iter().any(|group| group.is_empty());
-        // Not under the lock: closing a file takes time.
+        // Closed without the lock: it takes time.
         drop(groups);
         drop(idle);
         is_in_use
     }
 
-    /// Closes the rows of all files. Rows that another thread uses until `deadline` stay open.
+    /// Closes the rows of all files, except those that another thread uses until `deadline`.
     pub(crate) fn close(&self, deadline: Instant) {
         let groups = std::mem::take(&mut *locked(&self.groups));
         for group in groups {
@@ -231,7 +231,7 @@ impl Group {
         }
     }
 
-    /// Uses the rows without waiting for a renewal that is under way, where that can take long.
+    /// Uses the rows without waiting for a renewal that is under way, if renewals can take long.
     fn with_rows<T>(&self, work: impl FnOnce(&mut dyn Rows) -> T) -> T {
         let beside = self.beside.as_ref().and_then(|beside| locked(beside).beside());
         match beside {
@@ -240,11 +240,11 @@ impl Group {
         }
     }
 
-    /// Returns from when a new grant is trusted, and how long it lasts. A grant that was asked for
-    /// so long ago that a renewal would be due is renewed first.
+    /// Returns from when a new grant is trusted, and how long it lasts. A grant that is so old that
+    /// its renewal is due is renewed first.
     ///
-    /// If that fails, and the grant can still be trusted, the keeper goes on trying. Otherwise this
-    /// does, for some seconds.
+    /// If that renewal fails and the grant can still be trusted, the keeper goes on trying.
+    /// Otherwise this function tries for some seconds.
     pub(crate) fn first_trust(
         &self,
         grant: &HeldGrant,
@@ -284,7 +284,7 @@ impl Group {
         }
     }
 
-    /// Renews holds of this name, or all, at once, unless their token is this one.
+    /// Renews the holds of this name, or of all names, at once, except the one with this token.
     pub(crate) fn changed(&self, name: Option<&str>, token: Option<i64>) {
         let now = self.clock.now();
         let is_meant = |hold: &&Arc<Hold>| {
@@ -302,7 +302,7 @@ impl Group {
         }
     }
 
-    /// Does everything that is due now. The first loss of any hold is to be reported at `back_by`.
+    /// Does everything that is due now. Returns by `back_by`, when the first hold may be lost.
     fn step(&self, clock: &dyn Clock, back_by: Duration) -> Option<Duration> {
         self.release_leftovers(clock.now());
         let holds = self.holds();
@@ -373,14 +373,14 @@ impl Group {
             hold.settle(start, now, answer, start + interval - jitter(interval, start));
         }
         if !IS_NOTIFIED {
-            // Requests are noticed after each renewal.
+            // Nothing notifies the keeper of requests, so it looks for them after each renewal.
             self.was_written.store(true, Ordering::SeqCst);
         }
     }
 
     fn release_leftovers(&self, now: Duration) {
-        // Taken out: a call may take long, and a holder that gives its hold up must not wait for
-        // it.
+        // Taken out of the lock: a call may take long, and a holder that ends its hold must not
+        // wait for it.
         let mut leftovers = std::mem::take(&mut *locked(&self.leftovers));
         if leftovers.is_empty() {
             return;
@@ -422,7 +422,7 @@ impl Listener for Group {
 }
 
 impl Kept {
-    /// Checks whether the grant can be trusted now. One that was given up cannot.
+    /// Checks whether the grant can be trusted now. Fails once its holder has ended it.
     pub fn check(&self) -> Result<(), Loss> {
         match self.hold.is_ended() {
             true => Err(Loss::ReleasedElsewhere),
@@ -435,7 +435,7 @@ impl Kept {
         LossSignal::new(self.hold.clone(), self.group.clock.clone())
     }
 
-    /// Notes that the holder has made progress, for a grant whose renewals depend on it. The next
+    /// Records that the holder has made progress, for a grant whose renewals depend on it. The next
     /// renewal stores it.
     pub fn progress(&self) {
         if self.hold.progress(self.group.clock.now()) {
@@ -444,8 +444,8 @@ impl Kept {
     }
 
     /// Hands the grant to the owner that has requested it, for `ttl`, and ends the hold. Returns
-    /// none if there is no request; then the hold goes on. If the place is still locked after
-    /// `time`, once `goes_on` returns false, or when the lease is lost, returns the error.
+    /// none if there is no request; then the hold goes on. Returns the error if the place is still
+    /// locked after `time`, once `goes_on` returns false, or when the lease is lost.
     pub fn hand_over(
         &self,
         ttl: Duration,
@@ -457,7 +457,7 @@ impl Kept {
         }
         let clock = &self.group.clock;
         let end = clock.now().saturating_add(time);
-        // The caller may be the thread that is to report the loss.
+        // The caller may be on the thread that has to report the loss.
         let has_time = |now| now < end && self.hold.check(now).is_ok();
         loop {
             let mut rows = locked(&self.group.rows);
@@ -467,7 +467,7 @@ impl Kept {
                     clock.sleep(CALLER_PAUSE);
                 }
                 Ok(Some(handed)) => {
-                    // Before the keeper reads the row again: handed over is not lost.
+                    // Ended before the keeper reads the row again, which would look like a loss.
                     self.hold.end();
                     return Ok(Some(handed));
                 }
@@ -482,18 +482,17 @@ impl Kept {
         }
     }
 
-    /// Gives the hold up and releases its row. If the place is still locked after `time`, returns
-    /// the error, and the keeper goes on trying until the lease is over. Does nothing in a forked
+    /// Ends the hold and releases its row. If the place is still locked after `time`, returns the
+    /// error, and the keeper goes on trying until the lease is over. Does nothing in a forked
     /// process.
     ///
-    /// A renewal that is under way may be stored before or after: the row rejects one that comes
-    /// later.
+    /// A renewal under way may be stored before the release or after it. The row rejects it then.
     pub fn release(&self, time: Duration) -> Result<(), Loss> {
         self.release_while(time, || true)
     }
 
-    /// Releases like [`release`](Kept::release), and leaves it to the keeper as soon as `goes_on`
-    /// returns false. It is asked between two tries.
+    /// Releases like [`release`](Kept::release), and leaves the rest to the keeper as soon as
+    /// `goes_on` returns false. It is called between two tries.
     pub fn release_while(&self, time: Duration, goes_on: impl Fn() -> bool) -> Result<(), Loss> {
         if self.hold.is_forked() {
             return Err(Loss::Forked);
@@ -539,7 +538,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// apart.
 fn jitter(interval: Duration, start: Duration) -> Duration {
     let seed = start.as_micros() as u64 ^ u64::from(std::process::id()) << 32;
-    // Multiplicative hashing; the upper ten bits are as good as random.
+    // Multiplicative hashing: its upper ten bits are as good as random.
     let dice = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54;
     interval / 10 * dice as u32 / 1024
 }

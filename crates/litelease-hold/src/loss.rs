@@ -1,10 +1,10 @@
-//! Why a hold was lost.
+//! The reasons for which a hold is lost.
 
 use std::fmt;
 
 use litelease_core::Reason;
 
-/// Why a held lease can no longer be trusted.
+/// The reason why a held lease can no longer be trusted.
 ///
 /// ```
 /// # use litelease_hold::Loss;
@@ -44,7 +44,7 @@ pub enum Loss {
     Forgotten,
     /// The receipt of a delivery no longer passes.
     Stale {
-        /// Why not, in words: `delivered again`.
+        /// The reason, in words: `delivered again`.
         reason: String,
     },
     /// This is a forked process: the hold belongs to its parent.
@@ -57,15 +57,15 @@ pub enum Loss {
     Requested,
     /// The session that the lease belongs to is over.
     SessionOver {
-        /// Why it is, in words.
+        /// The reason, in words.
         reason: String,
     },
 }
 
 impl Loss {
-    /// Returns what a rejection means for a holder that has not released the grant with this
-    /// token. `current` is the live lease on the name, if there is one: its token and its owner.
-    /// `replaced` is the place's word for a row that knows less than the holder.
+    /// Converts a rejection for a holder that has not released the grant with this token. `current`
+    /// is the live lease on the name, if there is one: its token and its owner. `replaced` is the
+    /// place's word for a row that knows less than the holder.
     ///
     /// ```
     /// # use litelease_core::Reason;
@@ -94,7 +94,7 @@ impl Loss {
             (Reason::TimeIsUp, _) => Loss::TimeIsUp,
             (Reason::Requested, _) => Loss::Requested,
             (Reason::NeverClaimed | Reason::UnknownToken | Reason::HeldBy, _) => replaced,
-            // Only a handoff is rejected like this, and its caller looks for it.
+            // Only a handover is rejected like this, and its caller handles it.
             (Reason::NotRequested, _) => Loss::CannotRenew { error: reason.to_string() },
         }
     }
@@ -119,13 +119,13 @@ impl Loss {
         }
     }
 
-    /// Checks whether trying again may help: the file was locked or failed, or a limit refuses a
-    /// renewal of a grant that still stands.
+    /// Checks whether trying again may help: the file was locked or failed, or a limit refuses to
+    /// renew a grant that is still the newest.
     pub fn may_pass(&self) -> bool {
         self.is_trouble_of_file() || self.is_limit()
     }
 
-    /// Checks whether the file was locked or failed, so that nothing is known to be stored.
+    /// Checks whether the file was locked or failed, so that nothing may have been stored.
     pub(crate) fn is_trouble_of_file(&self) -> bool {
         matches!(self, Loss::CannotRenew { .. } | Loss::BlockedByWriter { .. })
     }

@@ -1,4 +1,4 @@
-//! How a holder learns that its lease is lost.
+//! The signal by which a holder learns that its lease is lost.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{Clock, Hold, Loss};
 pub struct Lost {
     /// The name that was held.
     pub name: String,
-    /// Why it is over.
+    /// The reason.
     pub reason: Loss,
 }
 
@@ -36,7 +36,7 @@ impl From<Lost> for litelease_store::Error<rusqlite::Error> {
     }
 }
 
-/// Reports to any thread whether a held lease is lost. The method `lost` of a hold makes it.
+/// Reports the loss of a held lease to any thread. A hold's method `lost` returns it.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -66,7 +66,7 @@ impl LossSignal {
         LossSignal { hold, clock }
     }
 
-    /// Returns why the grant is lost or, before that, why the last renewal failed, if it did.
+    /// Returns why the grant is lost or, before that, why the last renewal failed.
     pub fn reason(&self) -> Option<Loss> {
         self.hold.check(self.clock.now()).err().or_else(|| self.hold.trouble())
     }
@@ -102,7 +102,8 @@ impl LossSignal {
         loop {
             let now = self.clock.now();
             let left = timeout.saturating_sub(now - begin);
-            // Not left to the keeper alone: its thread may be stuck in a system call.
+            // This thread also looks at the time itself, because the keeper may be stuck in a
+            // system call.
             let trusted = self.hold.trusted_until().saturating_sub(now);
             let step = trusted.max(Duration::from_millis(10)).min(Duration::from_secs(1)).min(left);
             let loss = self.hold.wait_lost(step);

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::Wakeup;
 
-/// After no waiter was found, none is looked for during this time.
+/// After a search that found no waiter, none is searched for during this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Notifies waiters of what one connection has freed, after its commit.
+/// Notifies waiters of the names that one connection has freed, after its commit.
 ///
 /// ```
 /// # use litelease_hold::{Notifier, Wakeup};
@@ -28,9 +28,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub struct Notifier {
     wakeup: RefCell<Option<Wakeup>>,
-    /// When no waiter had made the file at the last search for it.
+    /// The time of the last search that found no wakeup file, and so no waiter.
     missed: Cell<Option<Instant>>,
-    /// A name was freed in a transaction that is not known to have been committed.
+    /// True if a name was freed in a transaction that may still be open.
     owes: Cell<bool>,
 }
 
@@ -41,12 +41,12 @@ impl Notifier {
         self.owes.set(true);
     }
 
-    /// Checks whether something was freed and waiters were not notified yet.
+    /// Checks whether a name was freed and waiters were not notified yet.
     pub fn owes(&self) -> bool {
         self.owes.get()
     }
 
-    /// Wakes the waiters of the file if something was freed. Call it while no transaction is open.
+    /// Wakes the waiters of the file if a name was freed. Call it while no transaction is open.
     pub fn committed(&self, file: impl FnOnce() -> Option<String>) {
         if !self.owes.take() {
             return;
@@ -60,8 +60,8 @@ impl Notifier {
         }
     }
 
-    /// Opens the wakeup, but does not try after every one of a thousand releases in a row: trying
-    /// costs a system call, and a waiter that has just begun also sees the file being written.
+    /// Opens the wakeup, but not after every one of a thousand releases in a row, because each try
+    /// is a system call. A waiter that has just begun also notices that the file is written.
     fn find(&self, file: impl FnOnce() -> Option<String>) -> Option<Wakeup> {
         if self.missed.get().is_some_and(|missed| missed.elapsed() < PAUSE) {
             return None;

@@ -1,5 +1,5 @@
-//! A place where leases are: a file, a server or an engine. What a hold needs of it, and the one
-//! loop that acquires a name there.
+//! The trait of a place with leases (a file, a server or an engine), and the one loop that acquires
+//! a name there.
 
 use std::any::Any;
 use std::fmt;
@@ -10,10 +10,9 @@ use litelease_core::Lease;
 
 use crate::{Cancel, Clock, DeathCheck, HoldLimits, Keeper, NoKeeper, Rows};
 
-/// The verbs of a place that the thread uses that asks for a grant. The keeper's thread uses
-/// [`Rows`].
+/// The verbs that a thread needs to acquire a name in a place. The keeper's thread uses [`Rows`].
 ///
-/// The machine, never a place, reads the clock from which trust is counted, before each call.
+/// Trust is counted from the machine's own clock, never the place's, read before each call.
 pub trait Place {
     /// The error of its verbs.
     type Error;
@@ -28,11 +27,12 @@ pub trait Place {
     /// waiters.
     fn claim(&mut self, wish: &Wish<'_>) -> Result<Claimed, Self::Error>;
 
-    /// Asks the present holder to give the name up within [`Wish::request`], or repeats that.
-    /// Returns the token that was asked for, if the request stands.
+    /// Asks the present holder to give the name up within [`Wish::request`], or repeats that
+    /// request. Returns the token of the lease that is requested, if the request was stored.
     fn request(&mut self, wish: &Wish<'_>) -> Result<Option<i64>, Self::Error>;
 
-    /// Takes a lease that was handed to this owner. `asked` is the token that it has asked for.
+    /// Takes over a lease that was handed to this owner. `asked` is the token that it has
+    /// requested.
     fn accept(
         &mut self,
         wish: &Wish<'_>,
@@ -43,13 +43,13 @@ pub trait Place {
     /// Withdraws a request, and returns the lease that is live after that.
     fn withdraw(&mut self, wish: &Wish<'_>) -> Result<Option<Lease>, Self::Error>;
 
-    /// Releases what a claim that ended with an error may have stored all the same.
+    /// Releases a grant that a failed claim may have stored.
     fn take_back(&mut self, wish: &Wish<'_>);
 
-    /// Waits until the name may be free since the last claim, for at most this long.
+    /// Waits for at most this long until the name may have become free after the last claim.
     fn wait(&mut self, wish: &Wish<'_>, current: &Lease, at_most: Duration);
 
-    /// Sleeps a little after an error that may pass, for at most this long. Returns false at once
+    /// Sleeps a little, for at most this long, after an error that may pass. Returns false at once
     /// if trying again cannot help.
     fn pause(&mut self, error: &Self::Error, at_most: Duration) -> bool;
 
@@ -67,7 +67,7 @@ pub struct Home {
 
 impl fmt::Debug for Home {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The key may be the secret path of a pool.
+        // The key is not printed: it may be the secret path of a pool.
         f.debug_struct("Home").finish_non_exhaustive()
     }
 }
@@ -83,20 +83,20 @@ pub struct Wish<'a> {
     pub ttl: Duration,
     /// How long the place itself may wait for the name.
     pub wait: Duration,
-    /// A live lease whose holder is proved to be dead: the grant takes its place.
+    /// A live lease whose holder is proved to be dead: the claim replaces it.
     pub dead: Option<&'a Lease>,
-    /// How soon the present holder is asked to give the name up, if at all.
+    /// How soon the present holder must give the name up, if it is asked to.
     pub request: Option<Duration>,
-    /// No other grant uses the owner text. Otherwise nothing is taken back by it.
+    /// True if no other grant uses the owner text. Otherwise nothing is taken back by it.
     pub is_owner_unique: bool,
     /// The limits that the hold keeps.
     pub limits: HoldLimits,
-    /// Ends the wait early: the place observes it wherever it waits.
+    /// Cancels the wait: the place checks it wherever it waits.
     pub cancel: Option<&'a Cancel>,
 }
 
 impl<'a> Wish<'a> {
-    /// Returns the wish for a claim and nothing else.
+    /// Returns the wish of a plain claim.
     pub fn new(name: &'a str, owner: &'a str, ttl: Duration) -> Self {
         Wish {
             name,
@@ -111,7 +111,7 @@ impl<'a> Wish<'a> {
         }
     }
 
-    /// Checks whether the wait is to end.
+    /// Checks whether the wait has been cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancel.is_some_and(Cancel::is_cancelled)
     }
@@ -130,26 +130,26 @@ pub enum Claimed {
 pub struct Granted {
     /// The lease.
     pub lease: Lease,
-    /// The secret that proves to the place that the grant is its holder's, where the owner text
-    /// does not: of a grant on a server, of a slot, of a delivery.
+    /// The secret that proves to the place that the grant is its holder's: of a grant on a server,
+    /// of a slot, of a delivery. Empty if the owner text proves it.
     pub secret: String,
-    /// How long it lasts, if less than the ttl was granted.
+    /// How long it lasts, if the place granted less than the ttl.
     pub lasts: Option<Duration>,
     /// The limits that the hold keeps.
     pub limits: HoldLimits,
-    /// Called when the keeper has the grant: makes something that lives as long as the hold, such
-    /// as a watch on its name.
+    /// Called once the keeper has the grant. Makes a value that lives as long as the hold, such as
+    /// a watch on its name.
     pub attach: Option<Attach>,
 }
 
-/// Makes something that lives as long as a hold.
+/// Makes a value that lives as long as a hold.
 pub type Attach = Box<dyn FnOnce() -> Attached + Send>;
 
-/// Something that lives as long as a hold.
+/// A value that lives as long as a hold.
 pub type Attached = Box<dyn Any + Send + Sync>;
 
 impl Granted {
-    /// Returns a grant of the whole ttl whose owner text is its proof.
+    /// Returns a grant of the whole ttl that its owner text proves.
     pub fn whole(lease: Lease) -> Self {
         let limits = HoldLimits::default();
         Granted { lease, secret: String::new(), lasts: None, limits, attach: None }
@@ -158,12 +158,12 @@ impl Granted {
 
 impl fmt::Debug for Granted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The secret is its holder's alone.
+        // The secret is not printed.
         f.debug_struct("Granted").field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 
-/// A name that was acquired, and when the call that was granted began.
+/// A name that was acquired, and the start of the call that was granted.
 #[derive(Debug)]
 pub struct Acquired {
     /// The grant.
@@ -173,7 +173,7 @@ pub struct Acquired {
 }
 
 /// Claims a name, and waits for it for at most `wait`, or until that is cancelled. Returns the
-/// lease that is in the way if that was not enough.
+/// lease that is in the way if the name did not come free in time.
 pub fn acquire<P: Place>(
     place: &mut P,
     wish: &Wish<'_>,
@@ -193,8 +193,8 @@ pub fn acquire<P: Place>(
             claimed = place.claim(&Wish { dead: Some(&current.clone()), ..*wish });
         }
         if let Ok(Claimed::Busy(current)) = claimed {
-            // What a request has brought is trusted from its acceptance on, and not from when it
-            // was handed over.
+            // A grant that was handed over is trusted from its acceptance on, not from the
+            // handover.
             start = clock.now();
             claimed = requests.follow(place, wish, current, start);
         }
@@ -220,7 +220,7 @@ pub fn acquire<P: Place>(
                     (Claimed::Busy(_), Some(current)) if current.owner == wish.owner => current,
                     (claimed, _) => return ended(Ok(claimed), start),
                 };
-                // It was handed over just before: no other caller would ever take it.
+                // The lease was handed over just before: no other caller would ever take it.
                 let start = clock.now();
                 return ended(requests.follow(place, wish, current, start), start);
             }
@@ -241,13 +241,13 @@ const REPEAT_EVERY: Duration = Duration::from_secs(3);
 /// The requests of a waiter, while it waits.
 #[derive(Default)]
 struct Requests {
-    /// The token of the grant that was asked for last, and when.
+    /// The token that was requested last, and when.
     asked: Option<(i64, Duration)>,
 }
 
 impl Requests {
-    /// Makes or repeats the request, and takes what was handed over. Otherwise the name is still
-    /// busy.
+    /// Makes or repeats the request, and takes the lease if it was handed over. Otherwise the name
+    /// is still busy.
     fn follow<P: Place>(
         &mut self,
         place: &mut P,

@@ -1,4 +1,4 @@
-//! A keeper of this process, with its thread: started by the first use, and refused after a fork.
+//! The keeper of a process, with its thread. The first use starts it; a forked process has none.
 
 use std::fmt;
 use std::io;
@@ -20,28 +20,28 @@ use crate::{Clock, Keeper, SystemClock};
 #[derive(Debug)]
 pub struct ProcessKeeper {
     keeper: Mutex<Option<Arc<Keeper>>>,
-    /// The process that has a keeper. Asked first: in a forked process the lock may be held for
-    /// ever, by a thread that is not there.
+    /// The process of the keeper. Checked before the lock, which in a forked process may be held
+    /// for ever by a thread that does not exist there.
     process: AtomicU64,
 }
 
 /// The lock of a keeper that lives as long as the program.
 pub(crate) type KeeperLock = MutexGuard<'static, Option<Arc<Keeper>>>;
 
-/// Why there is no keeper.
+/// The reason why there is no keeper.
 #[derive(Debug)]
 pub enum NoKeeper {
     /// This process was forked from the one that has the keeper.
     Forked,
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     NoThread(io::Error),
 }
 
-/// Counts the forks between the first process that counts them and this one.
+/// How many forks lie between the first process that counts them and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns a number that this process has, and none that was forked from it. The id alone would not
-/// do: two processes can both be the first of their namespaces. Forks are counted where
+/// Returns a number of this process that no fork of it has. The process id is not enough: two
+/// processes can both be the first of their namespaces. Forks are counted where
 /// [`let_children_hold`](crate::file::let_children_hold) was called.
 ///
 /// ```
@@ -57,18 +57,18 @@ pub(crate) fn count_fork() {
 }
 
 impl ProcessKeeper {
-    /// Returns one that is not started yet.
+    /// Returns a keeper that is not started yet.
     pub const fn new() -> Self {
         ProcessKeeper { keeper: Mutex::new(None), process: AtomicU64::new(0) }
     }
 
-    /// Returns the keeper, with the system's clock. Fails in a forked process.
+    /// Returns the keeper, on the system's clock. Fails in a forked process.
     pub fn get(&self) -> Result<Arc<Keeper>, NoKeeper> {
         self.get_with(|| Arc::new(SystemClock))
     }
 
-    /// Returns the keeper, with this clock if it is started now. Its thread ends when the last
-    /// reference to it is dropped. Fails in a forked process.
+    /// Returns the keeper, and starts it with this clock if necessary. Its thread ends when the
+    /// last reference to it is dropped. Fails in a forked process.
     pub fn get_with(
         &self,
         clock: impl FnOnce() -> Arc<dyn Clock>,
@@ -93,8 +93,8 @@ impl ProcessKeeper {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins without a keeper in a process that was just forked. The parent's is left alone: its
-    /// thread is not there, and its locks may be taken for ever.
+    /// Begins without a keeper in a process that was just forked. The parent's keeper is left
+    /// alone: its thread does not exist here, and its locks may be held for ever.
     pub(crate) fn begin_anew(&'static self, mut lock: KeeperLock) {
         std::mem::forget(lock.take());
         self.process.store(0, Ordering::SeqCst);
@@ -103,8 +103,7 @@ impl ProcessKeeper {
     /// Stops the keeper and closes its connections, for a program that is about to end. SQLite
     /// leaves the log of a connection that is never closed, and the next program reads all of it.
     ///
-    /// Holds that are left are no longer renewed. Gives up after a second if a renewal is under
-    /// way.
+    /// The remaining holds are no longer renewed. Returns after a second if a renewal is under way.
     pub fn stop(&self) {
         self.stop_until(Instant::now() + Duration::from_secs(1));
     }

@@ -21,7 +21,7 @@ use litelease_core::{AdmitResult, admit};
 
 use crate::command::kill;
 use crate::machines::Network;
-use crate::rig::{Dice, tell};
+use crate::rig::{Dice, report};
 
 /// How long leases are.
 pub const TTL: Duration = Duration::from_millis(1500);
@@ -512,7 +512,7 @@ pub fn faketime() -> Option<PathBuf> {
     let mut files = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
     let found = files.find(|file| file.exists());
     if found.is_none() {
-        tell("SKIPPED: wrong clocks, because faketime is not installed");
+        report("SKIPPED: wrong clocks, because faketime is not installed");
     }
     found
 }

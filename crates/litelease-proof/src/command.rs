@@ -212,7 +212,7 @@ pub fn limits_end_commands(command: &dyn Fn(&[&str]) -> Command, words: &[&str])
     // They leave nothing behind.
     for name in ["stuck", "deaf", "long", "deaf-long", "works", "short"] {
         let mut next = command(&[&["run", "-n"], words, &[name, "--", "true"]].concat());
-        assert_eq!(told(&ended(&mut next)).0, 0, "{name}");
+        assert_eq!(outcome(&ended(&mut next)).0, 0, "{name}");
     }
 }
 
@@ -244,7 +244,7 @@ pub fn is_gone(pid: i32) {
 }
 
 /// Returns the exit code of a command that has ended, its standard output and its standard error.
-pub fn told(output: &Output) -> (i32, String, String) {
+pub fn outcome(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
 }

@@ -18,12 +18,12 @@ pub struct CratePlayer {
     current: String,
     abandoned: bool,
     /// What the scenario calls the leases on slots.
-    lent: Lent,
+    lent: LeaseIds,
     folder: TempDir,
 }
 
 /// The UUIDs of leases on slots, by what a scenario calls them.
-pub type Lent = HashMap<String, String>;
+pub type LeaseIds = HashMap<String, String>;
 
 /// What the verbs are called on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,7 +48,7 @@ impl CratePlayer {
             connections: HashMap::new(),
             current,
             abandoned: false,
-            lent: Lent::new(),
+            lent: LeaseIds::new(),
             folder,
         };
         player.connect("main")?;
@@ -140,7 +140,7 @@ impl Player for CratePlayer {
 /// Calls the verb of an action on any handle of the crate.
 pub fn perform(
     leases: &Leases,
-    lent: &mut Lent,
+    lent: &mut LeaseIds,
     now_ms: i64,
     action: &Action,
 ) -> litelease::Result<String> {
@@ -234,12 +234,12 @@ pub fn perform(
 
 fn perform_on_pools(
     pools: &Pools<'_>,
-    lent: &mut Lent,
+    lent: &mut LeaseIds,
     now_ms: i64,
     action: &Action,
 ) -> litelease::Result<String> {
     let ttl = Duration::from_millis(action.ttl_ms().unwrap_or(0).unsigned_abs());
-    let uuid = |lent: &Lent, lease: &String| lent.get(lease).unwrap_or(lease).clone();
+    let uuid = |lent: &LeaseIds, lease: &String| lent.get(lease).unwrap_or(lease).clone();
     Ok(match action {
         Action::Pool { pool, count } => play::pool(pools.at(now_ms).register(pool, *count)?),
         Action::Borrow { pool, lease, key, .. } => {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::machines::Network;
-use crate::rig::{free_port, tell};
+use crate::rig::{free_port, report};
 
 /// A cluster, which ends with the value.
 pub struct Etcd {
@@ -40,7 +40,7 @@ struct Member {
 pub fn is_installed() -> bool {
     let is_there = Command::new("etcd").arg("--version").output().is_ok();
     if !is_there {
-        tell("SKIPPED: etcd is not installed");
+        report("SKIPPED: etcd is not installed");
     }
     is_there
 }

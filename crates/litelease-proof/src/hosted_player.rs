@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use tempfile::TempDir;
 
-use crate::crate_player::{Lent, transaction_sql};
+use crate::crate_player::{LeaseIds, transaction_sql};
 use crate::play::{self, Played, Player};
 use crate::scenario::{Action, shown};
 
@@ -135,7 +135,7 @@ pub fn call(
 pub struct HostedPlayer {
     connections: HashMap<String, (Rc<Connection>, HostedStore)>,
     current: String,
-    lent: RefCell<Lent>,
+    lent: RefCell<LeaseIds>,
     /// Whether a step was skipped that the rest of the file depends on.
     is_abandoned: bool,
     folder: TempDir,
@@ -185,7 +185,9 @@ impl HostedPlayer {
 
     fn perform(&self, now_ms: i64, action: &Action) -> Result<String, Error> {
         let ask = |verb: &str, values: &[OwnedValue]| call(self.store(), verb, values);
-        let told = |verb: &str, values: &[OwnedValue]| ask(verb, values).map(|rows| tell(&rows[0]));
+        let told = |verb: &str, values: &[OwnedValue]| {
+            ask(verb, values).map(|rows| outcome_text(&rows[0]))
+        };
         match action {
             Action::Claim { name, owner, ttl_ms, above } => {
                 told("claim", &values![name, owner, ttl_ms, now_ms, above])
@@ -273,7 +275,7 @@ impl HostedPlayer {
     fn perform_on_pools(&self, now_ms: i64, action: &Action) -> Result<String, Error> {
         let ask = |verb: &str, values: &[OwnedValue]| call(self.store(), verb, values);
         let mut lent = self.lent.borrow_mut();
-        let uuid = |lent: &Lent, lease: &String| lent.get(lease).unwrap_or(lease).clone();
+        let uuid = |lent: &LeaseIds, lease: &String| lent.get(lease).unwrap_or(lease).clone();
         let word = |rows: Vec<Vec<OwnedValue>>, word: &str| match integer(&rows[0][0]) {
             1 => word.into(),
             _ => "none".into(),
@@ -371,7 +373,7 @@ fn error_text(error: &Error) -> String {
 }
 
 /// The answer of a verb with cases, in the words of scenario files.
-fn tell(row: &[OwnedValue]) -> String {
+fn outcome_text(row: &[OwnedValue]) -> String {
     match text(&row[0]) {
         "Acquired" => format!("acquired {}", until(&row[3..])),
         "Busy" => format!("busy {}", grant(&row[2..])),

@@ -21,9 +21,9 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::crate_player::{Lent, perform};
+use crate::crate_player::{LeaseIds, perform};
 use crate::play::{self, Played, Player};
-use crate::queue::{QueueAction, told_item, told_items};
+use crate::queue::{QueueAction, item_text, told_items};
 use crate::scenario::{Action, shown};
 use crate::server::{Client, NO_LEASE, Response};
 
@@ -34,7 +34,7 @@ static NOW_MS: AtomicI64 = AtomicI64::new(0);
 /// it.
 pub struct HttpPlayer {
     client: Client,
-    lent: Lent,
+    lent: LeaseIds,
     granted: Granted,
     /// The queue of each receipt, and the one that was used last.
     queues: BTreeMap<String, String>,
@@ -123,8 +123,8 @@ impl HttpPlayer {
         };
         let file = file.expect("the file opens");
         HttpPlayer {
-            client: Client::of(address),
-            lent: Lent::new(),
+            client: Client::new(address),
+            lent: LeaseIds::new(),
             granted: Granted::new(),
             queues: BTreeMap::new(),
             last_queue: String::new(),
@@ -243,7 +243,7 @@ impl HttpPlayer {
         now_ms: i64,
     ) -> Played {
         let Some(grant) = self.grant(name, owner, token) else {
-            let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
+            let _ = perform(&self.beside, &mut LeaseIds::new(), now_ms, action);
             return Played::Skipped("without a grant nobody can ask");
         };
         body["grant"] = grant.into();
@@ -282,7 +282,7 @@ impl HttpPlayer {
         let mut grants = self.granted.iter();
         let found = grants.find(|((of, _, number), _)| of == name && *number == token);
         let Some((_, grant)) = found else {
-            let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
+            let _ = perform(&self.beside, &mut LeaseIds::new(), now_ms, action);
             return Played::Skipped("without a grant nobody can ask");
         };
         body["grant"] = grant.clone().into();
@@ -394,7 +394,7 @@ impl HttpPlayer {
                 let (key, note) = (item["key"].as_str(), item["note"].as_str());
                 let (id, state) = (item["id"].as_i64(), item["state"].as_str());
                 let (id, state) = (id.unwrap_or_default(), state.unwrap_or_default());
-                items.push(told_item(id, state, attempt, key, note));
+                items.push(item_text(id, state, attempt, key, note));
             }
             match page["next"].as_str() {
                 Some(next) => after = format!("&after={next}"),
@@ -479,7 +479,7 @@ impl Player for HttpPlayer {
             Action::Slots { pool } => self.slots(pool, now_ms),
             Action::Claim { name, owner, ttl_ms, above } => {
                 if above.is_some_and(|above| above >= 1 << 53) {
-                    let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
+                    let _ = perform(&self.beside, &mut LeaseIds::new(), now_ms, action);
                     return Played::Skipped("tokens beyond 2^53 are not served");
                 }
                 // Every token is larger than a negative number.
@@ -581,7 +581,7 @@ impl Player for HttpPlayer {
             Action::Token { name } => play::number(self.inspect(name)["token"].as_i64()),
             action => {
                 // Whatever it answers is compared by the other players.
-                let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
+                let _ = perform(&self.beside, &mut LeaseIds::new(), now_ms, action);
                 return Played::Skipped("not served, and done in the file beside it");
             }
         })

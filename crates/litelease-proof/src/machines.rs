@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use crate::rig::tell;
+use crate::rig::report;
 
 /// Machines on one switch. They are gone with the value.
 pub struct Network {
@@ -30,7 +30,7 @@ impl Network {
         let network = Network { id, machines, blocks: Mutex::default() };
         let is_made = network.make();
         if !is_made {
-            tell(
+            report(
                 "SKIPPED: cut cables and blocked roads, because network namespaces are not allowed",
             );
         }

@@ -177,7 +177,7 @@ impl World {
             false => epoch.needed(0, strong),
         };
         match needed.expect("room") {
-            None => moment.bootstrapped_in_vain = !self.is_marked(moment),
+            None => moment.bootstrapped_in_vain = !self.is_recorded(moment),
             Some(epoch) => {
                 moment.now.epoch = epoch;
                 if self.has(Protection::DurableEpoch) {
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    fn is_marked(&self, moment: &Moment) -> bool {
+    fn is_recorded(&self, moment: &Moment) -> bool {
         moment.now.epoch.needed(0, self.commit_context(moment)) == Ok(None)
     }
 
@@ -273,11 +273,11 @@ impl Model for World {
             }
             // Inside a transaction order is promised only where bootstrap was called or the boot
             // recorded before.
-            let is_marked = self.is_marked(moment);
-            if is_marked || moment.bootstrapped_in_vain {
+            let is_recorded = self.is_recorded(moment);
+            if is_recorded || moment.bootstrapped_in_vain {
                 actions.push(Action::ClaimInTransaction);
             }
-            if !is_marked && !moment.bootstrapped_in_vain {
+            if !is_recorded && !moment.bootstrapped_in_vain {
                 actions.push(Action::Bootstrap);
             }
         }

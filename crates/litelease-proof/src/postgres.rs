@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::believers::{clock, forget_clock};
-use crate::rig::{free_port, tell};
+use crate::rig::{free_port, report};
 
 /// A server, which ends with the value.
 pub struct Postgres {
@@ -35,7 +35,7 @@ fn programs() -> Option<PathBuf> {
 /// Checks whether PostgreSQL is installed, and says so if not.
 pub fn is_installed() -> bool {
     if programs().is_none() {
-        tell("SKIPPED: PostgreSQL is not installed");
+        report("SKIPPED: PostgreSQL is not installed");
     }
     programs().is_some()
 }
@@ -385,7 +385,7 @@ impl Pooler {
             .into_iter()
             .find(|path| Path::new(path).exists());
         let Some(path) = path else {
-            tell("SKIPPED: a transaction pooler, because pgbouncer is missing");
+            report("SKIPPED: a transaction pooler, because pgbouncer is missing");
             return None;
         };
         let (folder, port) = (folder(), free_port());

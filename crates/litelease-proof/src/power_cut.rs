@@ -222,7 +222,7 @@ fn cut_during(
                     let image = disk.cut(cut, &mut dice);
                     if seen.insert(key(&image, &told)) {
                         tally.images += 1;
-                        places.look(&image, &told, &mut tally, || {
+                        places.check_image(&image, &told, &mut tally, || {
                             format!(
                                 "{setting}, epoch {epoch:?}, seed {seed}, {cut:?} after {event}"
                             )
@@ -313,12 +313,12 @@ impl Places {
     /// Whether nothing is wrong with a file, so that a workload can go on with it.
     fn is_fine(&self, image: &Image, told: &BTreeMap<String, i64>) -> bool {
         let mut tally = Tally::default();
-        self.look(image, told, &mut tally, String::new);
+        self.check_image(image, told, &mut tally, String::new);
         tally.first.is_none()
     }
 
     /// Opens a file as the next boot finds it.
-    fn look(
+    fn check_image(
         &self,
         image: &Image,
         told: &BTreeMap<String, i64>,

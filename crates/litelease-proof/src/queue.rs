@@ -109,11 +109,11 @@ impl QueueAction {
 }
 
 /// A delivery in the words of scenario files.
-fn told(id: i64, attempt: i64, token: i64, deadline_ms: i64, body: &str) -> String {
+fn delivery_text(id: i64, attempt: i64, token: i64, deadline_ms: i64, body: &str) -> String {
     format!("item {id} attempt {attempt} token {token} until {deadline_ms} body {}", shown(body))
 }
 
-pub(crate) fn told_item(
+pub(crate) fn item_text(
     id: i64,
     state: &str,
     attempt: i64,
@@ -181,7 +181,7 @@ impl Receipts {
         self.made
     }
 
-    fn of(&self, name: &str) -> Option<Receipt> {
+    fn receipt(&self, name: &str) -> Option<Receipt> {
         self.names.get(name).copied().or_else(|| Receipt::parse(name))
     }
 }
@@ -254,10 +254,10 @@ impl Queues {
                 let Some(stored) = self.items.get_mut(&id) else { return Ok("none".into()) };
                 (stored.item, self.newest) = (item, token);
                 receipts.names.insert(receipt.clone(), Receipt { id, uuid });
-                told(id, item.attempts(), token, term.until_ms(), &stored.body)
+                delivery_text(id, item.attempts(), token, term.until_ms(), &stored.body)
             }
             Delivery { receipt } => {
-                let receipt = receipts.of(receipt);
+                let receipt = receipts.receipt(receipt);
                 let stored =
                     receipt.and_then(|receipt| Some((receipt, self.items.get(&receipt.id)?)));
                 let told = stored.and_then(|(receipt, stored)| {
@@ -265,12 +265,12 @@ impl Queues {
                     let delivery = stored.item.delivery().filter(|_| passes)?;
                     let attempt = stored.item.attempts();
                     let (token, deadline_ms) = (delivery.token, delivery.deadline_ms);
-                    Some(told(receipt.id, attempt, token, deadline_ms, &stored.body))
+                    Some(delivery_text(receipt.id, attempt, token, deadline_ms, &stored.body))
                 });
                 told.unwrap_or("none".into())
             }
             Ack { receipt } => {
-                let Some(receipt) = receipts.of(receipt) else {
+                let Some(receipt) = receipts.receipt(receipt) else {
                     return Ok(told_ack(AckResult::Stale { reason: StaleReason::Unknown }));
                 };
                 let item = self.items.get(&receipt.id).map(|stored| stored.item);
@@ -337,7 +337,7 @@ impl Queues {
                 let told = items.into_iter().map(|(id, stored)| {
                     let (state, attempt) = (stored.item.state(now_ms), stored.item.attempts());
                     let (key, note) = (stored.key.as_deref(), stored.note.as_deref());
-                    told_item(*id, state.word(), attempt, key, note)
+                    item_text(*id, state.word(), attempt, key, note)
                 });
                 told_items(told.collect())
             }
@@ -355,7 +355,7 @@ impl Queues {
         receipt: &str,
         change: impl FnOnce(Item, Receipt) -> Option<Item>,
     ) -> Option<&mut Stored> {
-        let receipt = receipts.of(receipt)?;
+        let receipt = receipts.receipt(receipt)?;
         let stored = self.items.get_mut(&receipt.id)?;
         stored.item = change(stored.item, receipt)?;
         Some(stored)
@@ -419,7 +419,7 @@ pub(crate) fn perform(
         |names: &HashMap<String, String>, name: &String| names.get(name).unwrap_or(name).clone();
     let at = |queue| -> litelease::Queue<'_> { leases.queue(queue).at(now_ms) };
     let item = |item: litelease::Item<'_>| {
-        told(item.id, item.attempt, item.token, item.deadline_ms, &body_text(&item.body))
+        delivery_text(item.id, item.attempt, item.token, item.deadline_ms, &body_text(&item.body))
     };
     Ok(match action {
         Queue { queue, max_attempts } => {
@@ -467,7 +467,7 @@ pub(crate) fn perform(
         Items { queue } => {
             let items = at(queue).items()?.into_iter().map(|item| {
                 let (key, note) = (item.key.as_deref(), item.note.as_deref());
-                told_item(item.id, item.state.word(), item.attempt, key, note)
+                item_text(item.id, item.state.word(), item.attempt, key, note)
             });
             told_items(items.collect())
         }
@@ -504,7 +504,7 @@ pub(crate) fn call(
         let sql = "SELECT id, attempt, token, deadline_ms, body FROM litelease_delivery(?1)";
         let row = |row: &rusqlite::Row<'_>| {
             let body: String = row.get(4)?;
-            Ok(told(row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, &body))
+            Ok(delivery_text(row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, &body))
         };
         Ok(connection.query_row(sql, [receipt], row).optional()?.unwrap_or("none".into()))
     };
@@ -571,7 +571,7 @@ pub(crate) fn call(
                 let state: String = row.get(1)?;
                 let (key, note): (Option<String>, Option<String>) = (row.get(3)?, row.get(4)?);
                 let (key, note) = (key.as_deref(), note.as_deref());
-                Ok(told_item(row.get(0)?, &state, row.get(2)?, key, note))
+                Ok(item_text(row.get(0)?, &state, row.get(2)?, key, note))
             })?;
             told_items(items.collect::<rusqlite::Result<_>>()?)
         }

@@ -79,8 +79,8 @@ impl Known {
         }
     }
 
-    /// Tells what is known apart.
-    fn told(&self) -> BTreeMap<String, i64> {
+    /// Returns the counts of the known facts.
+    fn counts(&self) -> BTreeMap<String, i64> {
         let counts = [self.largest, self.sent.len() as i64, self.ended.len() as i64];
         ["largest", "sent", "ended"].map(String::from).into_iter().zip(counts).collect()
     }
@@ -142,14 +142,14 @@ pub fn cut_power_of_queues(
                         continue;
                     }
                     let image = disk.cut(cut, &mut dice);
-                    if seen.insert(key(&image, &now.told())) {
+                    if seen.insert(key(&image, &now.counts())) {
                         tally.images += 1;
                         let case = || {
                             format!(
                                 "{setting}, epoch {epoch:?}, seed {seed}, {cut:?} after {event}"
                             )
                         };
-                        look(&places.look, &image, &now, &mut tally, case);
+                        check_image(&places.look, &image, &now, &mut tally, case);
                     }
                 }
                 if position == goes_on_at {
@@ -159,7 +159,7 @@ pub fn cut_power_of_queues(
                 }
             }
             let mut fate = Tally::default();
-            look(&places.look, &files, &known, &mut fate, String::new);
+            check_image(&places.look, &files, &known, &mut fate, String::new);
             if fate.first.is_some() {
                 break;
             }
@@ -174,7 +174,13 @@ pub fn cut_power_of_queues(
 }
 
 /// Opens a file as the next boot finds it.
-fn look(folder: &Path, image: &Image, known: &Known, tally: &mut Tally, case: impl Fn() -> String) {
+fn check_image(
+    folder: &Path,
+    image: &Image,
+    known: &Known,
+    tally: &mut Tally,
+    case: impl Fn() -> String,
+) {
     put(folder, image);
     let conn = Connection::open(folder.join(FILE)).expect("opens");
     if let Err(complaint) = check(&conn) {

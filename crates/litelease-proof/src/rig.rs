@@ -193,7 +193,7 @@ impl Dice {
     pub fn new(what: &str) -> Self {
         let given = std::env::var("LITELEASE_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(|| now_ms().unsigned_abs());
-        tell(&format!("{what}: LITELEASE_SEED={seed}"));
+        report(&format!("{what}: LITELEASE_SEED={seed}"));
         Dice(seed | 1)
     }
 
@@ -216,7 +216,7 @@ impl Dice {
 }
 
 /// Prints a line even if the test passes.
-pub fn tell(line: &str) {
+pub fn report(line: &str) {
     use std::io::Write;
     // A closed standard error is no reason to fail.
     let _ = writeln!(std::io::stderr(), "{line}");

@@ -42,11 +42,11 @@ struct File {
 #[derive(Clone, Default)]
 struct Pool {
     count: i64,
-    slots: BTreeMap<i64, (i64, Option<Loan>)>,
+    slots: BTreeMap<i64, (i64, Option<SlotLease>)>,
 }
 
 #[derive(Clone)]
-struct Loan {
+struct SlotLease {
     /// The names that the scenario has for it.
     names: Vec<String>,
     key: Option<String>,
@@ -267,17 +267,22 @@ impl<R: Rules> RulePlayer<R> {
             Action::Borrow { pool, lease, ttl_ms, key } => {
                 let term = slot_term(*ttl_ms, now_ms)?;
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
-                let is_kept = |loan: &&mut Loan| key.is_some() && loan.key == *key;
+                let is_kept =
+                    |lease_of_slot: &&mut SlotLease| key.is_some() && lease_of_slot.key == *key;
                 let kept = pool.live(&self.rules, now_ms).find(is_kept);
-                if let Some(loan) = kept {
-                    loan.names.push(lease.clone());
-                    return Ok(play::slot(Some(loan.slot)));
+                if let Some(lease_of_slot) = kept {
+                    lease_of_slot.names.push(lease.clone());
+                    return Ok(play::slot(Some(lease_of_slot.slot)));
                 }
-                for (_, loan) in pool.slots.values_mut() {
-                    loan.take_if(|loan| !self.rules.is_slot_live(loan.slot, now_ms));
+                for (_, lease_of_slot) in pool.slots.values_mut() {
+                    lease_of_slot.take_if(|lease_of_slot| {
+                        !self.rules.is_slot_live(lease_of_slot.slot, now_ms)
+                    });
                 }
                 let is_lent = |position: &i64| {
-                    pool.slots.get(position).is_some_and(|(_, loan)| loan.is_some())
+                    pool.slots
+                        .get(position)
+                        .is_some_and(|(_, lease_of_slot)| lease_of_slot.is_some())
                 };
                 let lowest = (0..).find(|position| !is_lent(position)).unwrap_or(i64::MAX);
                 let snapshot = PoolSnapshot { info: pool.info(&self.rules, now_ms), lowest };
@@ -286,19 +291,22 @@ impl<R: Rules> RulePlayer<R> {
                     if let Some(needed) = epoch.needed(slot.token, CONTEXT)? {
                         *epoch = needed;
                     }
-                    let loan = Loan { names: vec![lease.clone()], key: key.clone(), slot };
-                    pool.slots.insert(slot.position, (slot.token, Some(loan)));
+                    let lease_of_slot =
+                        SlotLease { names: vec![lease.clone()], key: key.clone(), slot };
+                    pool.slots.insert(slot.position, (slot.token, Some(lease_of_slot)));
                 }
                 play::slot(lent)
             }
             Action::Return { pool, lease } => {
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
-                let is_it = |loan: &&mut Loan| loan.names.contains(lease);
-                let position =
-                    pool.live(&self.rules, now_ms).find(is_it).map(|loan| loan.slot.position);
+                let is_it = |lease_of_slot: &&mut SlotLease| lease_of_slot.names.contains(lease);
+                let position = pool
+                    .live(&self.rules, now_ms)
+                    .find(is_it)
+                    .map(|lease_of_slot| lease_of_slot.slot.position);
                 match position.and_then(|position| pool.slots.get_mut(&position)) {
-                    Some((_, loan)) => {
-                        *loan = None;
+                    Some((_, lease_of_slot)) => {
+                        *lease_of_slot = None;
                         "returned".into()
                     }
                     None => "none".into(),
@@ -307,20 +315,22 @@ impl<R: Rules> RulePlayer<R> {
             Action::RenewSlot { pool, lease, ttl_ms } => {
                 let term = slot_term(*ttl_ms, now_ms)?;
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
-                let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
-                let loan = loans.find(|loan| loan.names.contains(lease));
-                let renewed = loan.and_then(|loan| {
-                    loan.slot = self.rules.renew_slot(loan.slot, term)?;
-                    Some(loan.slot)
+                let mut loans =
+                    pool.slots.values_mut().filter_map(|(_, lease_of_slot)| lease_of_slot.as_mut());
+                let lease_of_slot = loans.find(|lease_of_slot| lease_of_slot.names.contains(lease));
+                let renewed = lease_of_slot.and_then(|lease_of_slot| {
+                    lease_of_slot.slot = self.rules.renew_slot(lease_of_slot.slot, term)?;
+                    Some(lease_of_slot.slot)
                 });
                 play::slot(renewed)
             }
             Action::Keep { pool, lease } => {
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
-                let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
-                let loan = loans.find(|loan| loan.names.contains(lease));
-                let kept = loan.and_then(|loan| {
-                    loan.slot = self.rules.keep_slot(loan.slot, now_ms)?;
+                let mut loans =
+                    pool.slots.values_mut().filter_map(|(_, lease_of_slot)| lease_of_slot.as_mut());
+                let lease_of_slot = loans.find(|lease_of_slot| lease_of_slot.names.contains(lease));
+                let kept = lease_of_slot.and_then(|lease_of_slot| {
+                    lease_of_slot.slot = self.rules.keep_slot(lease_of_slot.slot, now_ms)?;
                     Some("kept".into())
                 });
                 kept.unwrap_or_else(|| "none".into())
@@ -334,7 +344,9 @@ impl<R: Rules> RulePlayer<R> {
                 None => "none".into(),
             },
             Action::Slots { pool } => match pools.get_mut(pool) {
-                Some(pool) => play::slots(pool.live(&self.rules, now_ms).map(|loan| loan.slot)),
+                Some(pool) => play::slots(
+                    pool.live(&self.rules, now_ms).map(|lease_of_slot| lease_of_slot.slot),
+                ),
                 None => return no_such_pool(),
             },
             _ => "error not a verb on pools".into(),
@@ -427,9 +439,9 @@ impl<R: Rules> Player for RulePlayer<R> {
 }
 
 impl Pool {
-    fn live(&mut self, rules: &impl Rules, now_ms: i64) -> impl Iterator<Item = &mut Loan> {
-        let loans = self.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
-        loans.filter(move |loan| rules.is_slot_live(loan.slot, now_ms))
+    fn live(&mut self, rules: &impl Rules, now_ms: i64) -> impl Iterator<Item = &mut SlotLease> {
+        let loans = self.slots.values_mut().filter_map(|(_, lease_of_slot)| lease_of_slot.as_mut());
+        loans.filter(move |lease_of_slot| rules.is_slot_live(lease_of_slot.slot, now_ms))
     }
 
     fn info(&mut self, rules: &impl Rules, now_ms: i64) -> PoolInfo {

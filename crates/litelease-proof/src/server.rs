@@ -87,7 +87,7 @@ impl Server {
 
     /// Returns a new client of this server, with its local access key.
     pub fn client(&self) -> Client {
-        Client { access: self.access.clone(), ..Client::of(self.address) }
+        Client { access: self.access.clone(), ..Client::new(self.address) }
     }
 
     /// Returns its process id.
@@ -158,14 +158,14 @@ impl Response {
 
 impl Client {
     /// Creates a client of the server at an address.
-    pub fn of(address: SocketAddr) -> Self {
+    pub fn new(address: SocketAddr) -> Self {
         let patience = Duration::from_secs(60);
         Client { address, access: String::new(), patience, stream: None }
     }
 
     /// Creates another client of the same server.
     pub fn another(&self) -> Self {
-        Client { access: self.access.clone(), ..Client::of(self.address) }
+        Client { access: self.access.clone(), ..Client::new(self.address) }
     }
 
     /// Returns the header with its access key, which ends with CRLF. Empty if there is none.

@@ -10,7 +10,7 @@ use litelease::rusqlite::{self, Connection, OptionalExtension};
 use litelease::{KEPT, PoolInfo, SlotInfo};
 use tempfile::TempDir;
 
-use crate::crate_player::{Lent, transaction_sql};
+use crate::crate_player::{LeaseIds, transaction_sql};
 use crate::play::{self, Played, Player, error};
 use crate::queue;
 use crate::rig::load_extension;
@@ -23,7 +23,7 @@ pub struct SqlPlayer {
     connections: HashMap<String, Connection>,
     current: String,
     abandoned: bool,
-    lent: RefCell<Lent>,
+    lent: RefCell<LeaseIds>,
     folder: TempDir,
 }
 
@@ -234,7 +234,7 @@ impl SqlPlayer {
 impl SqlPlayer {
     fn perform_on_pools(&self, now_ms: i64, action: &Action) -> rusqlite::Result<String> {
         let mut lent = self.lent.borrow_mut();
-        let uuid = |lent: &Lent, lease: &String| lent.get(lease).unwrap_or(lease).clone();
+        let uuid = |lent: &LeaseIds, lease: &String| lent.get(lease).unwrap_or(lease).clone();
         let word = |yes: Option<i64>, word: &str| match yes {
             Some(1) => word.into(),
             _ => "none".into(),

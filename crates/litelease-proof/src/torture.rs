@@ -13,7 +13,7 @@ use litelease_core::plan;
 use crate::model::{PROTECTIONS, search};
 use crate::power_cut::{Epoch, Journals, Setting, Tally, cut_power, cut_power_of_shared};
 use crate::queue_cut::cut_power_of_queues;
-use crate::rig::{Dice, tell};
+use crate::rig::{Dice, report};
 use crate::shards::history;
 
 /// A long proof.
@@ -113,7 +113,7 @@ impl Watch {
     /// Shows how far a proof has come.
     pub fn show(&self, progress: &str) {
         let left = self.until.saturating_duration_since(Instant::now()).as_secs();
-        tell(&format!("  {}: {progress} ({left} s left)", self.name));
+        report(&format!("  {}: {progress} ({left} s left)", self.name));
     }
 }
 
@@ -122,13 +122,13 @@ impl Watch {
 pub fn run(minutes: f64, seed: u64, names: &[&str]) -> bool {
     let chosen = |proof: &&Proof| names.is_empty() || names.contains(&proof.name);
     let shares: u32 = PROOFS.iter().filter(chosen).map(|proof| proof.share).sum();
-    tell(&format!("torture: {minutes} minutes, LITELEASE_SEED={seed}"));
+    report(&format!("torture: {minutes} minutes, LITELEASE_SEED={seed}"));
     let mut table = Vec::new();
     for proof in PROOFS.iter().filter(chosen) {
         let start = Instant::now();
         let time =
             Duration::from_secs_f64(60.0 * minutes * f64::from(proof.share) / f64::from(shares));
-        tell(&format!("{} ({} s)", proof.name, time.as_secs()));
+        report(&format!("{} ({} s)", proof.name, time.as_secs()));
         let watch = Watch { until: start + time, seed, name: proof.name };
         let outcome = (proof.run)(&watch);
         table.push((proof.name, start.elapsed(), outcome));
@@ -157,7 +157,7 @@ fn power_cuts(watch: &Watch) -> Outcome {
         if tally.repeated > 0 || is_damaged || is_lost {
             found.push(format!("{setting}: {tally}: {}", tally.first.clone().unwrap_or_default()));
         }
-        tell(&format!("  {setting}: {tally}"));
+        report(&format!("  {setting}: {tally}"));
         all.add(tally);
     }
     Outcome { tried: all.to_string(), found }
@@ -175,7 +175,7 @@ fn power_cuts_shared(watch: &Watch) -> Outcome {
             let first = tally.first.clone().unwrap_or_default();
             found.push(format!("{journals:?}: {tally}: {first}"));
         }
-        tell(&format!("  {journals:?}: {tally}"));
+        report(&format!("  {journals:?}: {tally}"));
         all.add(tally);
     }
     Outcome { tried: all.to_string(), found }
@@ -192,7 +192,7 @@ fn power_cuts_queues(watch: &Watch) -> Outcome {
         if tally.repeated > 0 || is_damaged || is_lost {
             found.push(format!("{setting}: {tally}: {}", tally.first.clone().unwrap_or_default()));
         }
-        tell(&format!("  {setting}: {tally}"));
+        report(&format!("  {setting}: {tally}"));
         all.add(tally);
     }
     Outcome { tried: all.to_string(), found }
@@ -211,7 +211,7 @@ fn power_cuts_without_epoch(watch: &Watch) -> Outcome {
             found
                 .push(format!("{setting}: no token came back, so the cuts prove nothing: {tally}"));
         }
-        tell(&format!("  {setting}: {tally}"));
+        report(&format!("  {setting}: {tally}"));
         all.add(tally);
     }
     Outcome { tried: format!("{all}, as must be"), found }
@@ -310,7 +310,7 @@ pub fn again_and_again(watch: &Watch, test: &str, filter: &str) -> Outcome {
                 let text = String::from_utf8_lossy(&text).into_owned();
                 let panic = text.lines().skip_while(|line| !line.contains("panicked")).take(3);
                 found.push(format!("seed {seed}: {}", panic.collect::<Vec<_>>().join(" ")));
-                tell(&text);
+                report(&text);
             }
             Err(error) => found.push(format!("cargo does not run: {error}")),
         }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease_proof::command::stat;
-use litelease_proof::rig::{TestFolder, eventually, tell};
+use litelease_proof::rig::{TestFolder, eventually, report};
 use litelease_proof::server::{POOL, Server};
 use serde_json::Value;
 
@@ -177,7 +177,7 @@ fn clients_that_could_begin_either_version_cost_nothing_while_they_say_no_more()
 fn ten_thousand_idle_connections_are_kept_and_cost_little() {
     const MANY: usize = 10_000;
     if !may_open(MANY as u64 + 500) {
-        return tell(
+        return report(
             "SKIPPED: 10,000 idle connections, because so many files may not be open here",
         );
     }
@@ -199,7 +199,7 @@ fn ten_thousand_idle_connections_are_kept_and_cost_little() {
     assert_eq!(server.client().in_use(), 0, "who comes is served");
     let each = server.memory_kib().saturating_sub(before) as f64 / MANY as f64;
     let told = format!("{MANY} idle connections in {:?}: {each:.1} KiB each", started.elapsed());
-    tell(&told);
+    report(&told);
     assert!(each < 32.0, "{told}");
     // Each of them can still become a request.
     idle[0].write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();

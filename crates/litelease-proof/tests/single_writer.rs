@@ -17,8 +17,8 @@ use litelease::rusqlite::{self, Connection};
 use litelease::{
     LockError, LockState, SingleWriter, Synchronous, Waiting, WriteError, WriteLock, WriterOptions,
 };
-use litelease_proof::command::{Desk, stat, told};
-use litelease_proof::rig::{Dice, TestFolder, eventually, tell, worker};
+use litelease_proof::command::{Desk, outcome, stat};
+use litelease_proof::rig::{Dice, TestFolder, eventually, report, worker};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -85,7 +85,7 @@ fn sixteen_processes_lose_no_write_though_holders_are_killed() {
         assert!(child.wait().unwrap().success());
     }
     assert_eq!(count(&writer), 16 * writes, "and nothing of the killed ones");
-    tell(&format!("16 writers of {writes} writes, {killed} holders killed in between"));
+    report(&format!("16 writers of {writes} writes, {killed} holders killed in between"));
     assert!(killed > 0);
 }
 
@@ -387,7 +387,11 @@ fn a_command_under_the_write_lock_shares_it_with_what_it_started() {
 fn a_holder_that_has_not_signed_the_lock_file_is_unknown_and_the_system_names_its_process() {
     let desk = Desk::new();
     let writer = SingleWriter::open(&desk.file).unwrap();
-    assert_eq!(told(&desk.run(&["write", "--", "true"])).0, 0, "signed by a process that is gone");
+    assert_eq!(
+        outcome(&desk.run(&["write", "--", "true"])).0,
+        0,
+        "signed by a process that is gone"
+    );
     let mut flock = Command::new("flock")
         .arg("--no-fork")
         .arg(writer.lock_path())
@@ -405,9 +409,9 @@ fn a_holder_that_has_not_signed_the_lock_file_is_unknown_and_the_system_names_it
         "holder: unknown, for it has not signed the lock file; the system names pid {pid};"
     );
     assert!(refused.to_string().contains(&expected), "{refused}");
-    let (code, said, _) = told(&desk.run(&["write", "--status"]));
+    let (code, said, _) = outcome(&desk.run(&["write", "--status"]));
     assert!(code == 0 && said.starts_with(&format!("pid {pid}, since an unknown time")), "{said}");
-    let (code, _, errors) = told(&desk.run(&["write", "-w", "0", "--", "true"]));
+    let (code, _, errors) = outcome(&desk.run(&["write", "-w", "0", "--", "true"]));
     assert!(code == 1 && errors.contains(&expected), "{errors}");
     flock.kill().unwrap();
     flock.wait().unwrap();
@@ -475,7 +479,7 @@ fn a_folder_that_cannot_be_written_to_is_told_by_name() {
         WriterOptions { lock_path: Some(folder.join("data.lock")), ..WriterOptions::default() };
     match note(&SingleWriter::open_with(&place.file, options).unwrap()) {
         Err(refused) => assert!(refused.to_string().contains("readonly"), "{refused}"),
-        Ok(_) => tell("SKIPPED: root may write to a read-only folder"),
+        Ok(_) => report("SKIPPED: root may write to a read-only folder"),
     }
 }
 
@@ -587,7 +591,7 @@ fn nobody_who_waits_is_overtaken_again_and_again() {
     with_notes(&place);
     let waits = overtakings(&lock_file(&place), 100);
     let [median, p95, most] = [waits[400], waits[760], waits[799]];
-    tell(&format!("overtaken by the same one: median {median}, p95 {p95}, at most {most}"));
+    report(&format!("overtaken by the same one: median {median}, p95 {p95}, at most {most}"));
     // None on an idle machine. A busy one may be late to run the one who was woken.
     assert!(median <= 4, "{waits:?}");
 }
@@ -749,7 +753,7 @@ fn pythons() -> Vec<PathBuf> {
         let probe = Command::new(python).args(["-c", "import litelease"]).output();
         let is_there = probe.is_ok_and(|probe| probe.status.success());
         if !is_there {
-            tell(&format!("SKIPPED: no package in {}", python.display()));
+            report(&format!("SKIPPED: no package in {}", python.display()));
         }
         is_there
     };

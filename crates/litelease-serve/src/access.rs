@@ -1,7 +1,8 @@
-//! Access keys: who may call what. The file has the SHA-256 of each key and its permissions.
+//! Access keys: which client may make which call. The file has the SHA-256 of each key and its
+//! permissions.
 //!
-//! A request is judged by the hash of the key that it brings. How long that takes may depend on the
-//! hashes, which tell nothing about a key, and never on the keys themselves.
+//! A request is checked by the hash of its key. The time that the check takes may depend on hashes,
+//! which reveal nothing about a key, but never on the keys themselves.
 
 use std::collections::HashMap;
 use std::fmt::{self, Debug, Formatter, Write};
@@ -106,7 +107,7 @@ impl Caller {
     }
 }
 
-/// The names that a request is about.
+/// The names that a request concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Which {
     /// This one.

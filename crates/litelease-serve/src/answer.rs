@@ -1,5 +1,5 @@
-//! The outcomes of jobs: one enum per resource. Each says how it is written, what it changes for
-//! other clients, and which grant is taken back if its client does not receive it.
+//! The outcomes of jobs: one enum per resource. Each knows its response, its effect on other
+//! clients, and the grant to take back if its client does not receive it.
 
 mod names;
 mod pools;
@@ -29,9 +29,9 @@ pub(crate) enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Nothing,
-    /// Streams show something else.
+    /// Streams have to report a change.
     Changed,
-    /// Something may be free for the next client that waits.
+    /// The next waiter may find something free.
     Freed,
     /// The new owner of a lease may wait for it.
     HandedOver,
@@ -84,7 +84,7 @@ impl Answer {
 
     pub(crate) fn effect(&self) -> Effect {
         match self {
-            // Waiters are told that their pool was deleted, too.
+            // A deleted pool ends the wait, too.
             Answer::Pool(_) => Effect::Freed,
             Answer::Name(answer) => answer.effect(),
             Answer::Queue(answer) => answer.effect(),

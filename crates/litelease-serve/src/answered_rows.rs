@@ -16,7 +16,7 @@ const FIND: ServiceStatement = ServiceStatement {
     sql: "SELECT answer FROM main.litelease_answered WHERE request = ?1 AND at_ms > ?2",
 };
 
-// An older answer to the same request goes, so that the rows stay in the order of time.
+// An older answer to the same request is deleted, so that the rows stay in the order of time.
 const STORE: ServiceStatement = ServiceStatement {
     place: 6,
     table: &ANSWERED,

@@ -1,5 +1,5 @@
-//! The access keys of a service on an engine. Any program may change them, not only the server that
-//! writes: under a lease of their own. The writer looks at them twice a second.
+//! The access keys of a service on an engine. Any program may change them, under a lease of their
+//! own. The server that writes reads them twice a second.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const TTL: Duration = Duration::from_secs(10);
 /// How long to wait before asking again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The access keys of a service on an engine. The server that writes knows a change within a
+/// The access keys of a service on an engine. The server that writes notices a change within a
 /// second.
 ///
 /// ```
@@ -133,7 +133,8 @@ impl ClusterAccess {
 
 impl AccessKeys for ClusterAccess {
     fn find(&self, name: &str) -> Result<Option<Option<AccessRow>>, OpenError> {
-        // Whether it was removed is not known, so the next start of its server makes it again.
+        // An engine does not record whether the key was removed, so the next start of its server
+        // makes it again.
         Ok(self.list()?.into_iter().find(|row| row.name == name).map(Some))
     }
 

@@ -2,6 +2,35 @@
 //! answers go out after it. A slot that is freed goes to the first waiter in the same commit.
 //!
 //! This file is the loop, top to bottom: receive, commit, answer. Its parts are in the folder.
+//!
+//! # The way of a job
+//! ```text
+//!                a part of a large job is left
+//!             ┌─────────────────────────────┐
+//!             ▼                             │
+//!   job ──▶ inbox ───────────────────────▶ batch ────▶ commit ────▶ answer ────▶ client
+//!             │                            ▲ │ ▲          │            │
+//!             │ reads         a name or a  │ │ │          │ fails      │ the client is gone
+//!             ▼               slot is free │ ▼ │          ▼            ▼
+//!   answered between two          wait list    │      error to ──▶ undelivered
+//!   commits                                    │      each job       grants
+//!                                              │                       │
+//!                                              └───────────────────────┘
+//!                                                   the next commit returns them
+//! ```
+//! - *inbox*: jobs that were received. Jobs of holders and of other clients take turns, so that a
+//!   renewal does not wait behind everything else. Reads are answered between two commits, for a
+//!   few milliseconds at a time.
+//! - *batch*: the jobs of one transaction. It first returns undelivered grants, so that their slots
+//!   are free again, and serves waiters before newcomers.
+//! - *wait list*: borrows and claims that found nothing free, in memory only. A waiter leaves it
+//!   with a grant, when its time is up, or when its client is gone.
+//! - *commit*: on the disk, or stored by the engine, before any answer goes out. If it fails, it
+//!   may still have been stored, so the grants of the batch become undelivered.
+//! - *answer*: all answers of a commit go out together. One whose client is gone comes back as
+//!   [`Job::GiveBack`], unless the client can ask for it again with its idempotency key.
+//! - *undelivered*: grants that no client has. The next commit returns them. After a failed commit
+//!   that is the commit of the next job, or the one a second later.
 
 mod batch;
 mod bounds;

@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use litelease::{Holder, LockError};
 
-/// Why a file is not served. Nothing was granted, and an existing file was not changed.
+/// The reason why a file is not served. Nothing was granted, and an existing file was not changed.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -49,7 +49,7 @@ pub enum OpenError {
     Moved {
         /// The file.
         path: PathBuf,
-        /// Where they went.
+        /// The place that they were moved to.
         to: String,
     },
     /// The lock file beside it, which keeps other servers away, cannot be used.
@@ -71,7 +71,7 @@ pub enum OpenError {
     Tls {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the system, or of the parser.
         error: io::Error,
     },
     /// The engine cannot be used.

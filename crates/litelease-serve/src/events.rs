@@ -25,22 +25,21 @@ use crate::response::{Body, HttpError, Response};
 /// The shortest time between two reports. Changes that come faster are reported together.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What each byte to each stream adds to that, in nanoseconds. So a large pool with many watchers
-/// leaves other clients their share of the thread that serves all connections.
+/// The time that each byte to each stream adds to that, in nanoseconds. So a large pool with many
+/// watchers leaves other clients their share of the thread that serves all connections.
 const INTERVAL_NANOS_PER_BYTE: u64 = 10;
 
-/// A reporter reads at most for one part in so many of the time: reading a thousand leases keeps
-/// the committer from its work.
+/// A reporter reads for at most this part of the time, because reading a thousand leases keeps the
+/// committer from its work.
 const LOOK_SHARE: u32 = 10;
 
 /// How often a comment is sent, so that proxies keep an idle connection open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// For how long a client that may watch is not asked again for its access key, while keys do not
-/// change.
+/// How long a client that may watch is not checked again, while the access keys do not change.
 const ADMITTED_FOR: Duration = Duration::from_secs(1);
 
-/// What a stream is about.
+/// The subject of a stream, and its client.
 #[derive(Clone)]
 pub(crate) enum Target {
     Pool(Id),
@@ -48,11 +47,11 @@ pub(crate) enum Target {
     Names(Which, Caller),
 }
 
-/// What is watched, each with its reporter.
+/// The watched subjects, each with its reporter.
 #[derive(Default)]
 pub(crate) struct Watched(Mutex<HashMap<Subject, Arc<Reporter>>>);
 
-/// What a reporter reads. It is the same for all clients.
+/// The rows that a reporter reads, the same for all clients.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Subject {
     Pool(Id),
@@ -62,7 +61,7 @@ enum Subject {
 /// Reads one subject for all its streams.
 struct Reporter {
     news: watch::Sender<Arc<News>>,
-    /// A new stream needs the current state.
+    /// True if a new stream needs the current state.
     asked: Notify,
 }
 
@@ -73,7 +72,7 @@ struct News {
     number: u64,
     /// The whole state.
     state: Bytes,
-    /// What has changed since the report before.
+    /// The changes since the report before.
     change: Bytes,
     /// The pool was deleted.
     is_gone: bool,
@@ -137,18 +136,18 @@ impl Target {
     }
 }
 
-/// Says that a client may watch.
+/// The result of checking that a client may watch.
 struct Admission {
-    /// How often the access keys may have changed, and when, as this was checked last.
+    /// How often the access keys had changed at the last check, and when that was.
     keys: u64,
     checked: Option<Instant>,
 }
 
 impl Admission {
-    /// Checks whether the client may watch, unless that was checked and nothing has changed since.
+    /// Checks whether the client may watch, unless the last check still holds.
     ///
-    /// The committer looks for changed keys before it reads what is reported. So a report that was
-    /// read after a key was removed is not sent to its stream.
+    /// The committer checks for changed keys before it reads the state. So a stream does not get a
+    /// report that was read after its key was removed.
     async fn check(&mut self, app: &App, target: &Target) -> Result<(), JobError> {
         let keys = app.metrics.key_changes();
         // A key may also have expired, which changes nothing in the file.
@@ -280,13 +279,13 @@ impl Reporter {
                 () = sleep(until_expiry) => false,
                 next = next(&mut changes, subject) => match next {
                     Next::Ours => false,
-                    // Access keys as well: the streams check theirs.
+                    // Access keys may have changed, too: each stream checks its own.
                     Next::Anything => true,
                     Next::Never => return,
                 },
             };
-            // The next read includes all changes up to now. Only that access keys may have changed
-            // must not be forgotten.
+            // The next read includes all changes up to now. Only a change of access keys must be
+            // remembered.
             if take_all(&mut changes) {
                 is_asked = true;
             }
@@ -341,7 +340,7 @@ impl Seen {
         }
     }
 
-    /// Writes what has changed since `last` as an event.
+    /// Writes the changes since `last` as an event.
     fn since(&self, last: &Seen) -> Bytes {
         let (Seen::Names(leases), Seen::Names(last)) = (self, last) else { return self.text() };
         let (now, before) = (by_name(leases), by_name(last));
@@ -365,7 +364,7 @@ impl Seen {
         event("change", new.map(live).chain(over))
     }
 
-    /// Checks whether two states differ in time only.
+    /// Checks whether two states differ only in the time left.
     fn is_same(&self, other: &Seen) -> bool {
         match (self, other) {
             (Seen::Pool(a), Seen::Pool(b)) => {
@@ -402,7 +401,7 @@ fn event(kind: &str, leases: impl Iterator<Item = KnownLease>) -> Bytes {
 }
 
 fn json(value: &impl Serialize) -> String {
-    // News have no maps with other keys than texts, so this cannot fail.
+    // Fails only for maps whose keys are not texts, which a report has not.
     serde_json::to_string(value).unwrap_or_default()
 }
 
@@ -410,7 +409,7 @@ fn report_interval(bytes: usize) -> Duration {
     REPORT_INTERVAL.max(Duration::from_nanos(INTERVAL_NANOS_PER_BYTE.saturating_mul(bytes as u64)))
 }
 
-/// What a reporter is woken by.
+/// The events that wake a reporter.
 enum Next {
     /// Its subject has changed.
     Ours,
@@ -420,7 +419,7 @@ enum Next {
     Never,
 }
 
-/// Takes out all changes that have come. Returns whether one of them may be about access keys.
+/// Drains all changes that have come. Returns whether one of them may concern access keys.
 fn take_all(changes: &mut broadcast::Receiver<Changed>) -> bool {
     let mut is_anything = false;
     loop {
@@ -458,7 +457,7 @@ mod tests {
             (vec![], false),
             (vec![name(), name()], false),
             (vec![name(), None, name()], true),
-            // More than the channel keeps: what was lost may have been about anything.
+            // More came than the channel keeps: the lost changes may concern anything.
             (vec![name(); 9], true),
         ] {
             for change in sent {

@@ -1,4 +1,4 @@
-//! Why what is served cannot be read or written.
+//! The errors of the file or engine that is served.
 
 use std::fmt::{self, Formatter};
 
@@ -8,8 +8,7 @@ use litelease_cluster::HoldError;
 
 use crate::error::OpenError;
 
-/// Why what is served cannot be read or written: each error as it was, whether a file or an engine
-/// is served.
+/// The reason why a file or an engine cannot be read or written, as the original error.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// SQLite has failed.
@@ -34,7 +33,7 @@ impl Failure {
         matches!(self, Failure::Engine(_) | Failure::Hold(_) | Failure::NotWriter(_))
     }
 
-    /// Returns why a write failed, without the path of the file or anything in it.
+    /// Returns the reason why a write failed, without the path of the file or its content.
     pub(crate) fn reason(&self) -> &'static str {
         let unknown = "the database cannot be written: the server's log says why";
         let moved = "the disk fails, or the database file was moved: the server's log says more";

@@ -106,8 +106,8 @@ pub(crate) fn set_timeout(db: &Litelease, timeout: Duration) -> Result<(), Error
     Ok(db.conn().busy_timeout(timeout)?)
 }
 
-/// Writes a page without changing it, in the transaction that is open: whether that works is not
-/// known before it is tried.
+/// Writes a page without changing it, in the open transaction: only a write shows whether writing
+/// works.
 pub(crate) fn touch(db: &Litelease) -> Result<(), Error> {
     // SQLite writes page 1 even if the number stays the same. It would not write an unchanged row.
     let version: i64 = db.conn().query_row("PRAGMA user_version", [], |row| row.get(0))?;

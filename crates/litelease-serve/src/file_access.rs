@@ -8,7 +8,7 @@ use litelease_store::{AccessRow, When};
 use crate::error::OpenError;
 use crate::local_key::AccessKeys;
 
-/// The access keys of a served file. A running server knows a change at its next call.
+/// The access keys of a served file. A running server notices a change at its next call.
 ///
 /// ```
 /// use litelease_serve::{AccessKey, FileAccess};

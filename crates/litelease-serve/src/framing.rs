@@ -1,7 +1,7 @@
-//! Finds where an HTTP/1 request begins and ends: pure functions on the bytes that were received.
+//! Finds the beginning and the end of an HTTP/1 request: pure functions on the received bytes.
 //!
-//! A request that two readers could understand differently is refused: that is how requests are
-//! smuggled.
+//! A request that two readers could understand differently is refused, because such requests can be
+//! smuggled past a proxy.
 
 use std::mem::MaybeUninit;
 
@@ -19,7 +19,7 @@ const MOST_HEADERS: usize = 64;
 /// The longest line of a chunk size with its extension, and of all trailers together, in bytes.
 const LONGEST_LINES: usize = 1024;
 
-/// How the body is sent, and what happens after the response.
+/// The framing of a request: how its body is sent, and what happens after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Framing {
     pub(crate) length: Length,
@@ -41,7 +41,7 @@ pub(crate) enum Length {
 }
 
 /// Parses the head at the start of `received`. Returns `None` if it is not complete yet; otherwise
-/// what `take` makes of it, how its body is sent, and the length of the head.
+/// the result of `take`, the framing, and the length of the head.
 pub(crate) fn head<T>(
     received: &[u8],
     take: impl FnOnce(&Head<'_>) -> T,

@@ -1,5 +1,5 @@
-//! Checks who may call: no page of another site, and no host name that an attacker has pointed at
-//! this server (DNS rebinding).
+//! Checks the origin of a request: refuses pages of other sites, and host names that an attacker
+//! has pointed at this server (DNS rebinding).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -40,7 +40,7 @@ pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), HttpError> 
     }
 }
 
-/// Refuses a host name, and says how to allow it if it is one.
+/// Refuses a host, and tells how to allow it if it is a name.
 fn unknown(host: Option<&str>) -> HttpError {
     let name = host.map(|host| host.split(':').next().unwrap_or(host)).filter(|name| {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');

@@ -1,5 +1,5 @@
-//! Requests: routed and checked here, done by the committer. The folder has a file per resource,
-//! with what is done for each of its calls.
+//! Requests: routed and checked here, carried out by the committer. The folder has a file per
+//! resource, with the handlers of its calls.
 
 mod call;
 mod grants;
@@ -65,7 +65,7 @@ pub(crate) struct App {
     description: Bytes,
 }
 
-/// A request that was routed: what to do for it, or why it is refused.
+/// A request that was routed, with its action, or the reason why it is refused.
 pub(crate) struct Request {
     started: Instant,
     route: Route,
@@ -124,7 +124,7 @@ impl Route {
     }
 
     /// Checks whether successes are logged at debug level only. These calls come by the thousand
-    /// and are counted: a line for each would cost a third of what its answer does.
+    /// and are counted, and a line for each would cost a third as much as its answer.
     const fn is_frequent(self) -> bool {
         matches!(self, Route::Call(Handler { call, .. }) if call.is_frequent)
     }
@@ -160,7 +160,7 @@ impl Request {
         }
     }
 
-    /// Returns the client of a call that needs an access key, by the key that it has sent.
+    /// Returns the client of a call that needs an access key, identified by its key.
     pub(crate) fn caller(&self) -> Caller {
         self.call().map_or_else(Caller::default, |action| action.caller)
     }
@@ -219,7 +219,7 @@ impl App {
         }
     }
 
-    /// Decides what to do for a request, by its head.
+    /// Decides by the head of a request how to handle it.
     pub(crate) fn route(&self, head: &Head<'_>) -> Request {
         match hosts::check(head, &self.options.hosts) {
             Ok(()) => route(head),
@@ -227,7 +227,7 @@ impl App {
         }
     }
 
-    /// Does what a request asks for, and logs and counts it.
+    /// Carries out a request, and logs and counts it.
     pub(crate) async fn answer(self: &Arc<Self>, request: Request, timer: &mut Timer) -> Response {
         let done = match request.action {
             Ok(action) => self.perform(action, timer).await,
@@ -326,9 +326,9 @@ impl App {
         Ok(longest)
     }
 
-    /// Asks for a slot or a name. The answer is `NoneFree` if the time to wait is over.
+    /// Requests a slot, a name or an item. The answer is `NoneFree` if the time to wait is over.
     ///
-    /// Thousands wait at the same time, so what this returns keeps nothing but the wait.
+    /// Thousands of requests wait at the same time, so the result has only the state of the wait.
     fn grant<'t>(
         &self,
         id: &Id,
@@ -347,7 +347,7 @@ impl App {
         let job =
             GrantJob { id, wanted, ttl_ms, key, wait: state.clone(), sequence, share: None, reply };
         self.jobs.send(Job::Grant(job)).map_err(|_| JobError::Stopping)?;
-        // Boxed: a future that is moved into another one takes its room twice.
+        // Boxed, because a future that is moved into another one takes its room twice.
         Ok(Box::pin(async move {
             let wait = wait.zip(state.as_ref()).map(|(wait, state)| (wait, state, timer));
             pending_grant.wait(wait).await
@@ -362,7 +362,7 @@ impl App {
         self.admit(caller, Scope::Observe, Which::Under("".into())).await
     }
 
-    /// Checks whether a client may do something.
+    /// Checks whether a client has a scope for some names.
     pub(crate) async fn admit(
         &self,
         caller: Caller,
@@ -372,12 +372,12 @@ impl App {
         self.read(true, move |reader| reader.check(caller, scope, &names)).await
     }
 
-    /// Returns the public keys of credentials, as they are now.
+    /// Returns the current public keys of credentials.
     async fn public_keys(&self) -> Result<Response, HttpError> {
         let Some(issuer) = self.options.credentials.clone() else {
             return Err(HttpError::nothing_there());
         };
-        // For one request at a time, because each reading takes a thread.
+        // One request reads at a time, because each read takes a thread.
         let _turn = self.reading_keys.lock().await;
         let read = tokio::task::spawn_blocking(move || issuer.keys()).await;
         match read
@@ -415,7 +415,7 @@ impl App {
     /// Waits until the server stops.
     pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.clone();
-        // A sender that is gone means a stop as well.
+        // A dropped sender means a stop as well.
         let _ = stop.wait_for(|stops| *stops).await;
     }
 
@@ -426,7 +426,8 @@ impl App {
         answer.await.unwrap_or(Err(JobError::Stopping))
     }
 
-    /// Lets the committer read something between two commits. Others wait for what is `is_first`.
+    /// Sends a read to the committer, which runs it between two commits. Those with `is_first` come
+    /// first.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         is_first: bool,
@@ -474,7 +475,8 @@ fn route(head: &Head<'_>) -> Request {
     Request { started, route, action }
 }
 
-/// The route of a request, and what to do or why it is refused. `Err` if there is no such route.
+/// The route of a request, with its action or the reason of its refusal. `Err` if there is no such
+/// route.
 type Found = Result<(Route, Result<Action, HttpError>), HttpError>;
 
 /// Finds a call by its path and method.
@@ -552,8 +554,8 @@ fn is_json(head: &Head<'_>) -> bool {
     content_type(head).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json"))
 }
 
-/// Checks whether the content type is one that programs send if they are told none: no type at
-/// all, the one of curl and Python's urllib, or the one of `fetch` in Node.
+/// Checks whether the content type is one that programs send by default: none at all, the one of
+/// curl and Python's urllib, or the one of `fetch` in Node.
 fn is_usual(head: &Head<'_>) -> bool {
     let is = |kind: &[u8], usual: &[u8]| kind.eq_ignore_ascii_case(usual);
     content_type(head).is_some_and(|kind| {
@@ -568,8 +570,8 @@ fn content_type<'a>(head: &Head<'a>) -> Option<&'a [u8]> {
     kind.split(|byte| *byte == b';').next().map(<[u8]>::trim_ascii)
 }
 
-/// Checks whether a browser says where the request comes from. A page of another site can make a
-/// browser send any of the usual types without asking this server first, but not JSON.
+/// Checks whether a browser shows the request's origin. A page of another site can make a browser
+/// send any of the default types without asking this server first, but not JSON.
 fn is_from_browser(head: &Head<'_>) -> bool {
     head.all("origin").next().is_some() || head.all("sec-fetch-site").next().is_some()
 }

@@ -1,8 +1,8 @@
 //! HTTP/1 connections: one request after the other, each within its limits.
 //!
-//! A request that waits keeps no buffer. A client that hangs up meanwhile is noticed; one that has
-//! only closed its sending side looks the same. So such a client is answered, except with a grant:
-//! the slot would be lost if the client were gone.
+//! A request that waits keeps no buffer. The server notices when its client hangs up, but a client
+//! that has only closed its sending side looks the same. So such a client gets its answer, except
+//! for a grant: the slot would be lost if the client were gone.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -34,7 +34,7 @@ const ROOM: usize = 1024;
 /// is cut. Without this it would not see its answer.
 const DRAIN_LIMITS: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 
-/// From which length on a text is not copied to be sent, and counts as bytes under way.
+/// The length from which on a text is not copied to be sent, and counts as bytes under way.
 const LONG_TEXT: usize = 64 * 1024;
 
 /// Serves a connection until it ends.
@@ -59,9 +59,9 @@ struct Connection {
     client: Client,
     timer: Timer,
     app: Arc<App>,
-    /// What the connection takes of its client's share: of that of clients without an access key
-    /// until it has brought one. `None` if all of it is used: then the connection is closed after
-    /// each answer.
+    /// The part of its client's share that the connection uses, or of the share of clients without
+    /// an access key until it has sent a key. `None` if the share is used up: then the connection
+    /// is closed after each answer.
     share: Option<Share>,
 }
 
@@ -148,9 +148,8 @@ impl Connection {
         }
     }
 
-    /// Checks whether the connection is within the share of its client. One whose client has shown
-    /// a valid access key counts for that key from then on: only such a call is answered 200 or
-    /// 409.
+    /// Checks whether the connection is within the share of its client. It counts for a client's
+    /// access key once the key has proved valid, which a call with status 200 or 409 shows.
     fn has_share(&mut self, caller: Caller, status: u16) -> bool {
         let is_new = || self.share.as_ref().is_none_or(|share| !share.is_of(caller));
         if caller.has_key() && matches!(status, 200 | 409) && is_new() {
@@ -160,8 +159,8 @@ impl Connection {
         self.share.is_some()
     }
 
-    /// Returns how long the body of a request may be, and what it takes of its client's share, as
-    /// far as its length is known. A long one is for clients with an access key.
+    /// Returns how long the body of a request may be, and the part of its client's share that it
+    /// takes, if its length is known. Only clients with an access key may send a long one.
     async fn longest(
         &self,
         request: &Request,
@@ -389,8 +388,7 @@ impl Connection {
         }
     }
 
-    /// Ends TLS before the connection ends. Without that, the client cannot tell the end from a
-    /// cut.
+    /// Ends TLS before the connection ends. Otherwise the client cannot tell the end from a cut.
     async fn close(&mut self) {
         let Connection { client, timer, .. } = self;
         if let Stream::Tls(stream) = &mut client.stream {
@@ -478,7 +476,7 @@ fn write_head(out: &mut Vec<u8>, response: &Response, stays: bool) {
     }
 }
 
-/// Returns the words behind a status that this server uses.
+/// Returns the reason phrase of a status.
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
@@ -496,7 +494,7 @@ fn reason(status: u16) -> &'static str {
         431 => "Request Header Fields Too Large",
         502 => "Bad Gateway",
         503 => "Service Unavailable",
-        // The words are for people; clients go by the number.
+        // The words are for people; clients read the number.
         _ => "",
     }
 }

@@ -21,7 +21,7 @@ use crate::answer::{Answer, UndeliveredGrant};
 use crate::committer::{Done, Reader, Served};
 use crate::shares::{Exceeded, Share};
 
-/// What a request is about, as it is stored.
+/// The subject of a request, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Id {
     /// A pool: a UUID in lower case.
@@ -73,15 +73,15 @@ pub(crate) enum Job {
         with_slots: bool,
         reply: Reply,
     },
-    /// Reads something else.
+    /// Runs another read.
     Read {
         read: Read,
-        /// It is short, and another job waits for it.
+        /// True for a short read that another job waits for.
         is_first: bool,
     },
     /// Asks whether the file can be written.
     Ready(oneshot::Sender<Result<(), JobError>>),
-    /// A client no longer waits.
+    /// A client has stopped waiting.
     Leave {
         id: Id,
         sequence: u64,
@@ -92,16 +92,16 @@ pub(crate) enum Job {
     Stop,
 }
 
-/// Something that is done in the next commit.
+/// Work for the next commit.
 pub(crate) struct Work {
     pub(crate) caller: Caller,
-    /// Needed for the name or queue that it is about.
+    /// The scope that the client needs for the name or queue.
     pub(crate) scope: Scope,
     pub(crate) task: Task,
     pub(crate) reply: Reply,
 }
 
-/// A change, and how it is known what it is about.
+/// A change, and its subject.
 pub(crate) enum Task {
     /// A change of a pool.
     Pool(Id, OnId),
@@ -115,18 +115,19 @@ pub(crate) enum Task {
     Receipt { queue: Option<Arc<str>>, receipt: String, work: OnId },
 }
 
-/// Does something with a pool, a name or a queue.
+/// Changes a pool, a name or a queue.
 pub(crate) type OnId = Box<dyn FnOnce(&Served<'_>, &str, i64) -> Done + Send>;
 
-/// Does something with a grant.
+/// Changes a grant.
 pub(crate) type OnGrant = Box<dyn FnOnce(&Served<'_>, &litelease::Grant, i64) -> Done + Send>;
 
-/// Reads something, or takes why that cannot be. Returns what sends the answer.
+/// Reads, or takes the reason why that fails. Returns the function that sends the answer.
 pub(crate) type Read = Box<dyn FnOnce(Result<&Reader<'_>, JobError>) -> SendAnswer + Send>;
 pub(crate) type SendAnswer = Box<dyn FnOnce()>;
 
 impl Job {
-    /// Returns what the job is about and the sender to answer, or `None` if the job has no answer.
+    /// Returns the subject of the job and the sender of its answer, or `None` if the job has no
+    /// answer.
     pub(crate) fn into_reply(self) -> Option<(Id, Reply)> {
         match self {
             Job::Inspect { id, reply, .. } => Some((id, reply)),
@@ -139,8 +140,8 @@ impl Job {
         }
     }
 
-    /// Checks whether the client holds what the job is about. Such a job is short, and it comes too
-    /// late if the lease or the delivery has ended.
+    /// Checks whether the client holds the subject of the job. Such a job is short, and it comes
+    /// too late if the lease or the delivery has ended.
     pub(crate) fn is_by_holder(&self) -> bool {
         let Job::Work(work) = self else { return false };
         matches!(work.task, Task::Slot(..) | Task::Grant(..) | Task::Receipt { .. })
@@ -158,7 +159,7 @@ impl Job {
 }
 
 impl Task {
-    /// Returns what the task is about, as far as that is known before it is done.
+    /// Returns the subject of the task, if it is known before the task is done.
     fn id(&self) -> Id {
         match self {
             Task::Pool(id, _) | Task::Slot(id, _) | Task::Name(id, _) => id.clone(),
@@ -167,7 +168,7 @@ impl Task {
     }
 }
 
-/// Returns an id for what is not about one pool or name.
+/// Returns the id for jobs that are not about one pool or name.
 pub(crate) fn no_id() -> Id {
     Id::Name("".into())
 }
@@ -178,7 +179,7 @@ pub(crate) struct GrantJob {
     pub(crate) wanted: Wanted,
     pub(crate) ttl_ms: i64,
     pub(crate) key: Option<String>,
-    /// Set if the client waits for what is not free yet.
+    /// Set if the client waits when nothing is free.
     pub(crate) wait: Option<WaitState>,
     /// Larger than that of every earlier request: the order in which waiters are served.
     pub(crate) sequence: u64,
@@ -210,7 +211,7 @@ impl WaitState {
     }
 }
 
-/// What a borrow or a claim asks for.
+/// The kind of grant that a borrow or a claim wants.
 pub(crate) enum Wanted {
     Slot {
         note: Option<String>,
@@ -278,14 +279,14 @@ impl GrantJob {
     }
 }
 
-/// A change of many items of a queue, of which a slice is done in each commit.
+/// A change of many items of a queue, made in slices, one per commit.
 pub(crate) struct ManyJob {
     pub(crate) caller: Caller,
     pub(crate) queue: Arc<str>,
     pub(crate) change: ManyItems,
     /// The id after which the next slice begins, if one was done.
     pub(crate) after: Option<i64>,
-    /// How many items the slices before have changed.
+    /// How many items the earlier slices have changed.
     pub(crate) count: i64,
     /// The idempotency key.
     pub(crate) key: Option<String>,
@@ -293,7 +294,7 @@ pub(crate) struct ManyJob {
 }
 
 impl ManyJob {
-    /// Checks whether this repeats a request that is begun and not done, by its idempotency key.
+    /// Checks whether this repeats an unfinished request, by its idempotency key.
     pub(crate) fn repeats(&self, job: &Job) -> bool {
         let Job::Many(other) = job else { return false };
         self.after.is_none()
@@ -305,7 +306,7 @@ impl ManyJob {
     }
 }
 
-/// Why a job was not done.
+/// The reason why a job was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobError {
     NoSuchPool,
@@ -317,10 +318,10 @@ pub(crate) enum JobError {
     TooLong,
     /// No larger token exists.
     Exhausted,
-    /// What is stored for this name, or the table of served grants, is not as it should be.
+    /// The row of this name, or the table of served grants, is damaged.
     Damaged,
     Database,
-    /// The engine has not confirmed what was done, or cannot be reached.
+    /// The engine cannot be reached, or has not confirmed the change.
     Engine,
     /// No server is known that writes to the engine.
     NoWriter,

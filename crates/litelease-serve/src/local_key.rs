@@ -17,7 +17,7 @@ use crate::access::AccessKey;
 use crate::error::OpenError;
 use crate::local_socket;
 
-/// What the key is called in the served file.
+/// The name of the key in the served file.
 const NAME: &str = "local";
 
 /// The part of the file before the key.
@@ -50,15 +50,15 @@ pub(crate) fn keep(
     keep_in(db, NAME, folder, address)
 }
 
-/// Where access keys are stored.
+/// A store of access keys.
 pub(crate) trait AccessKeys {
     /// Finds a key: `None` if it was never made, and `Some(None)` if it was removed since.
     fn find(&self, name: &str) -> Result<Option<Option<AccessRow>>, OpenError>;
-    /// Stores the hash of a key in the place of one of the same name.
+    /// Stores the hash of a key, and replaces an earlier one of the same name.
     fn replace(&self, name: &str, hash: &[u8], allow: &str) -> Result<(), OpenError>;
 }
 
-/// Writes a key that is called `name`, like [`keep`].
+/// Writes a key under `name`, like [`keep`].
 pub(crate) fn keep_in(
     keys: &impl AccessKeys,
     name: &str,
@@ -75,7 +75,7 @@ pub(crate) fn keep_in(
         Some((_, key)) => AccessKey::from_text(key.show()),
         None => AccessKey::generate().map_err(failed)?,
     };
-    // The file comes first: without it the key would be of no use.
+    // The file is written first: the key is useless without it.
     let file = write(folder, address, &key).map_err(failed)?;
     match found {
         // The server has moved to another address.
@@ -89,7 +89,8 @@ pub(crate) fn keep_in(
     Ok(Some(file))
 }
 
-/// Everything may be done with the key of the user who runs the server: the file is this user's.
+/// The permission of the key of the user who runs the server, which is everything: the file belongs
+/// to this user.
 fn everything() -> String {
     let all = Scope::ALL.map(|scope| format!("{scope}:*"));
     all.join("\n")
@@ -106,7 +107,7 @@ fn find(folder: &Path, hash: &[u8]) -> Option<(PathBuf, AccessKey)> {
 
 fn read(path: &Path) -> Option<AccessKey> {
     let mut content = String::new();
-    // What is no plain file could be waited for forever.
+    // Reading something other than a plain file could block for ever.
     if !fs::symlink_metadata(path).ok()?.is_file() {
         return None;
     }
@@ -158,7 +159,7 @@ mod tests {
         assert_ne!(read(&third).unwrap().show(), key.show());
         assert_eq!((stored().len(), stored()[0].hash == read(&third).unwrap().hash()), (1, true));
 
-        // An operator who has removed it does not get it back.
+        // A key that an operator has removed is not made again.
         assert!(crate::FileAccess::new(&db).remove(NAME).unwrap());
         assert_eq!(keep(&db, &keys, at(2)).unwrap(), None);
         assert!(stored().is_empty());

@@ -1,8 +1,8 @@
 //! A socket beside the local key, for clients of the same user.
 //!
-//! A TCP port belongs to whoever takes it first. While the server is down, another user's program
-//! could listen there and be sent the local key. The folder of the key is its user's alone, and so
-//! is a socket in it.
+//! Any program may listen on a TCP port. While the server is down, another user's program could do
+//! so and receive the local key. The folder of the key belongs to its user alone, and so does a
+//! socket in it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -53,8 +53,7 @@ impl LocalSocket {
         Ok(LocalSocket { listener, path, inode })
     }
 
-    /// Passes connections on to the server at `address`, in the same process, until this is
-    /// dropped.
+    /// Forwards connections to the server at `address`, in the same process, until this is dropped.
     pub(crate) async fn pass_on(&self, address: SocketAddr) -> io::Result<()> {
         let listener = net::UnixListener::from_std(self.listener.try_clone()?)?;
         loop {

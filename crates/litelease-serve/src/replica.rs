@@ -1,5 +1,5 @@
 //! A server among several on one engine: it writes while it holds a lease there, and otherwise
-//! passes connections on to the server that does.
+//! forwards connections to the server that does.
 
 pub(crate) mod writer_lease;
 
@@ -33,10 +33,10 @@ use crate::server::{Front, run_before};
 #[doc(hidden)]
 pub const WRITER_LEASE: &str = "serve";
 
-/// How long the writer's lease is, if nothing else is said.
+/// The ttl of the writer's lease, by default.
 const TTL: Duration = Duration::from_secs(5);
 
-/// The longest time between two looks at the lease of another server.
+/// The longest time between two reads of the lease of another server.
 const READ_AGAIN: Duration = Duration::from_millis(500);
 
 /// How long to wait after an error.
@@ -44,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// A server among any number of them on one engine.
 ///
-/// One of them holds the lease `serve` on the engine and writes. The others pass connections on to
+/// One of them holds the lease `serve` on the engine and writes. The others forward connections to
 /// it.
 ///
 /// ```
@@ -65,7 +65,7 @@ pub struct Replica {
 impl Replica {
     /// Makes a server that other replicas reach at `advertise`, an address with a port.
     ///
-    /// Makes what the engine needs before the first row, such as tables.
+    /// Creates the engine's tables, or what else it needs before the first row.
     pub fn new(cluster: Cluster, advertise: &str, options: Options) -> Result<Self, OpenError> {
         cluster.bootstrap().map_err(OpenError::Cluster)?;
         Ok(Replica { cluster, advertise: advertise.into(), options, ttl: TTL })
@@ -111,7 +111,7 @@ impl Replica {
     }
 }
 
-/// Serves until `shutdown` completes. A writer then answers those who wait with 503, finishes the
+/// Serves until `shutdown` completes. A writer then answers its waiters with 503, finishes the
 /// requests that are under way, and hands over at once.
 ///
 /// ```
@@ -172,7 +172,7 @@ pub async fn run_replica(
             Role::Passing { .. } | Role::Waiting => {
                 let front = Front { forwarding: Forwarding::replica(now.writer()), ..front };
                 run_before(&listener, front, changed, |todo, answers, _, _| {
-                    // Without answers to deliver, nobody else keeps a sender of jobs.
+                    // Ends the delivery of answers, which would keep a sender of jobs.
                     drop(answers);
                     refuse(&todo);
                 })
@@ -188,7 +188,7 @@ pub async fn run_replica(
     })
 }
 
-/// Answers every job that no server writes.
+/// Answers every job of a server that does not write.
 fn refuse(todo: &Receiver<Job>) {
     while let Ok(job) = todo.recv() {
         if let Some((_, reply)) = job.into_reply() {
@@ -198,12 +198,12 @@ fn refuse(todo: &Receiver<Job>) {
     }
 }
 
-/// What this server does.
+/// The role of this server.
 #[derive(Clone)]
 enum Role {
     /// It writes.
     Writing(Arc<WriterLease>),
-    /// It passes connections on to this address, while the writer there has this owner text.
+    /// It forwards connections to this address, while the writer there has this owner text.
     Passing { writer: String, owner: String },
     /// It knows no writer.
     Waiting,
@@ -217,9 +217,9 @@ impl Role {
         }
     }
 
-    /// Returns what this server does if its lease is looked at: the thread that renews it may be
-    /// waiting for the engine, and tells later. A renewal that is answered later still must not
-    /// bring it back, because nobody would serve under it.
+    /// Returns the role of this server by its lease now. The thread that renews the lease may be
+    /// waiting for the engine, and report later. A renewal that is answered later must not bring
+    /// the lease back, because no server would serve under it.
     fn if_trusted(self) -> Self {
         match self {
             Role::Writing(held) if !held.is_trusted() => {
@@ -239,16 +239,16 @@ impl Role {
         }
     }
 
-    /// Waits until this server does something else.
+    /// Waits until this server has another role.
     async fn ends(&self, role: &mut watch::Receiver<Role>) {
         let Role::Writing(held) = self else {
-            // A sender that is gone never has a role for us again, and the shutdown is near.
+            // A dropped sender sets no role any more, and the shutdown is near.
             return match role.changed().await {
                 Ok(()) => {}
                 Err(_) => std::future::pending().await,
             };
         };
-        // The lease is looked at as well: the thread that renews it may wait for the engine.
+        // This also checks the lease, because the thread that renews it may wait for the engine.
         while held.is_trusted() {
             let soon = held.trusted_for().min(Duration::from_millis(100));
             if let Ok(Ok(())) = tokio::time::timeout(soon, role.changed()).await {
@@ -256,7 +256,7 @@ impl Role {
             }
         }
         // For good: a renewal that is answered while this server stops to write must not bring the
-        // lease back. What serves under it next would not know what was lost before.
+        // lease back. The next writer here would not know what was lost before.
         held.give_up();
     }
 }
@@ -299,7 +299,7 @@ impl Candidate {
                     if since == now {
                         tracing::warn!(error = %error, "the engine cannot be asked who writes");
                     }
-                    // The writer may be there all the same. It knows best for how long.
+                    // The writer may still be there. It knows best for how long.
                     if now.saturating_sub(since) > self.ttl {
                         self.set_role(Role::Waiting);
                     }
@@ -328,7 +328,7 @@ impl Candidate {
         });
     }
 
-    /// Passes connections on to the server that has the lease.
+    /// Forwards connections to the server that has the lease.
     fn follow(&self, current: &Lease) {
         let writer = current.owner.split(' ').next().unwrap_or_default();
         self.set_role(match writer {
@@ -359,9 +359,9 @@ impl Candidate {
             Ok(lease) => self.write_under(&Arc::new(lease)),
             Err(error) => tracing::warn!(error = %error, "the lease cannot be kept"),
         }
-        // At the end of this server, or for another one that can load what this one cannot. If that
-        // fails, the lease expires. The owner text is this server's alone, whatever its token is by
-        // now.
+        // Released at the end of this server, or for another one that can load what this one
+        // cannot. If that fails, the lease expires. Only this server has this owner text, whatever
+        // its token is by now.
         let _ = self.cluster.release_by_owner(WRITER_LEASE, &self.owner);
         if !self.stop.is_set() {
             self.stop.wait(PAUSE);
@@ -415,7 +415,7 @@ struct DuplicateAddress {
 }
 
 impl DuplicateAddress {
-    /// Checks whether there is one, and was not told yet.
+    /// Checks whether there is one that was not reported yet.
     fn is_found(&mut self, current: &Lease, me: &Candidate, now: Duration) -> bool {
         if self.owner != current.owner {
             *self =
@@ -430,7 +430,7 @@ impl DuplicateAddress {
     }
 }
 
-/// Tells the thread that holds the lease to stop, or to look again.
+/// Asks the thread that holds the lease to stop, or to check it again.
 #[derive(Default)]
 pub(crate) struct Signal {
     is_set: Mutex<(bool, bool)>,
@@ -456,7 +456,7 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// Sleeps until it is set or somebody wakes it, for at most `time`.
+    /// Sleeps until the flag is set or `wake` is called, for at most `time`.
     fn wait(&self, time: Duration) {
         let is_quiet = |state: &mut (bool, bool)| !state.0 && !state.1;
         let waited = self.changed.wait_timeout_while(self.state(), time, is_quiet);

@@ -7,7 +7,7 @@ pub(crate) struct Head<'a> {
     pub(crate) method: &'a str,
     /// The path without its query.
     pub(crate) path: &'a str,
-    /// What follows the question mark, or nothing.
+    /// The query after the question mark, or an empty text.
     pub(crate) query: &'a str,
     /// The host in the target itself: in requests to proxies.
     pub(crate) authority: Option<&'a str>,

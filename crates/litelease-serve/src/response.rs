@@ -56,7 +56,7 @@ impl Response {
         Response::new(status, JSON, serde_json::to_vec(value).unwrap_or_default())
     }
 
-    /// Returns the answer to a request that makes sense and is refused.
+    /// Returns the answer to a valid request that is refused.
     pub(crate) fn refusal(refusal: &Refusal) -> Self {
         Response::json(409, refusal)
     }
@@ -89,7 +89,7 @@ impl Response {
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HttpError {
     pub(crate) status: u16,
@@ -111,13 +111,13 @@ impl HttpError {
         HttpError { header: Some(("allow", allow.to_owned().into())), ..refused }
     }
 
-    /// Refuses a client that has not said who it is, with how to say it.
+    /// Refuses a client that has sent no access key, and tells it how.
     fn unauthorized(text: &str, challenge: &'static str) -> Self {
         let header = Some(("www-authenticate", challenge.into()));
         HttpError { header, ..HttpError::new(401, text) }
     }
 
-    /// Refuses what will soon be possible.
+    /// Refuses a request that will soon be possible.
     fn later(text: &str) -> Self {
         HttpError { header: Some(("retry-after", "1".into())), ..HttpError::new(503, text) }
     }

@@ -43,7 +43,7 @@ pub(crate) fn make(
     Secret { hash: Some(hash(&made)), salt, made }
 }
 
-/// Makes the secret that a claim with this key has got, if it was made from this salt.
+/// Makes the secret again that a claim with this key got, if it was made from this salt.
 pub(crate) fn derive(salt: &[u8], key: ClaimKey<'_>, number: i64) -> String {
     let mut context = Context::new(&SHA256);
     context.update(salt);
@@ -54,8 +54,8 @@ pub(crate) fn derive(salt: &[u8], key: ClaimKey<'_>, number: i64) -> String {
     uuid(bytes, number)
 }
 
-/// Returns what a request with an idempotency key is known by. Each part comes with its length, so
-/// that no two requests look alike.
+/// Returns the identity of a request with an idempotency key. Each part comes with its length, so
+/// that two different requests never have the same.
 pub(crate) fn request_hash(caller: Caller, call: &str, queue: &str, key: &str) -> [u8; 16] {
     let mut context = Context::new(&SHA256);
     context.update(&caller.bytes());
@@ -74,7 +74,7 @@ pub(crate) fn slot_key(caller: Caller, pool: &str, key: &str) -> String {
     u128::from_be_bytes(request_hash(caller, "slot", pool, key)).to_string()
 }
 
-/// Returns the number of the row that a secret leads to, and its hash. `None` if it is no secret.
+/// Returns the number of the row of a secret, and its hash. `None` if the text is no secret.
 pub(crate) fn read(grant: &str) -> Option<(i64, Vec<u8>)> {
     let id = uuid::Uuid::try_parse(grant).ok().filter(|_| grant.len() == 36)?;
     let text = id.as_hyphenated().to_string();

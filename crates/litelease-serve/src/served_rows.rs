@@ -1,4 +1,4 @@
-//! Grants that the service has made: the hash of the secret by which the client of each is known.
+//! Grants that the service has made: the hash of the secret that identifies the client of each.
 //!
 //! A name has one row, for its newest grant that was served, and the number of the row is part
 //! of the secret: so the secret of an older grant leads to its name as well, and no index on hashes
@@ -52,15 +52,15 @@ pub(crate) struct ServedRow {
     pub(crate) token: i64,
     /// The hash of its secret. `None` if its new owner has not fetched it yet.
     pub(crate) hash: Option<Vec<u8>>,
-    /// What the secret was derived from, besides the idempotency key of its claim, if it was.
+    /// The salt from which the secret was derived, together with the idempotency key of its claim.
     pub(crate) salt: Option<Vec<u8>>,
 }
 
-/// What to store for a secret, and what its maker keeps of it.
+/// The parts of a new secret that are stored, and the rest, which its maker keeps.
 pub(crate) struct Secret<T> {
     /// The hash; `None` for a grant that waits to be fetched by its new owner.
     pub(crate) hash: Option<Vec<u8>>,
-    /// What the secret is derived from, if it is.
+    /// The salt from which the secret is derived, if it is derived.
     pub(crate) salt: Option<Vec<u8>>,
     pub(crate) made: T,
 }
@@ -84,8 +84,8 @@ pub(crate) fn newest_token(db: &Litelease, number: i64) -> Result<i64, Error> {
     db.with_store(|store| Ok(token.max(store.token_floor()?)))
 }
 
-/// Stores what `secret` makes for a name: hash and salt. Its argument is the number of the row: the
-/// one that [`by_name`] found in this transaction, or a new one.
+/// Stores the result of `secret` for a name: hash and salt. Its argument is the number of the row:
+/// the one that [`by_name`] found in this transaction, or a new one.
 pub(crate) fn store<T>(
     db: &Litelease,
     name: &str,

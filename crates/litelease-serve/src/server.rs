@@ -159,10 +159,10 @@ impl Front {
     }
 }
 
-/// Serves in front of `work`, which gets a thread of its own and does the jobs until every sender
-/// of jobs is gone.
+/// Accepts connections, and runs `work` on a thread of its own, which does the jobs until every
+/// sender of jobs is gone.
 ///
-/// It stops to listen if it owns the listener.
+/// Closes the listener at the stop, if it owns it.
 pub(crate) async fn run_before(
     listener: impl Borrow<TcpListener>,
     front: Front,

@@ -23,7 +23,7 @@ pub(crate) struct ServerLock {
 }
 
 impl ServerLock {
-    /// Takes the lock on a database, or returns who has it.
+    /// Takes the lock on a database, or returns the server that has it.
     pub(crate) fn take(db: &Path) -> Result<Self, LockError> {
         let lock = WriteLock::beside(db, ".serve.lock")?.into_owned()?;
         Ok(ServerLock { lock, looked: Instant::now(), is_lost: false, is_told: false })

@@ -1,4 +1,4 @@
-//! How much of the server each client may use at a time, so that no client stops the others.
+//! Limits how much of the server each client may use, so that no client stops the others.
 //!
 //! Clients without an access key share one half of each thing. Each access key has a share of its
 //! own, a quarter unless the operator sets another one.
@@ -11,7 +11,7 @@ use crate::access::Caller;
 use crate::job::JobError;
 use crate::options::Options;
 
-/// What is shared.
+/// The things that clients share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thing {
     /// Requests that wait for a slot, a name or an item.
@@ -51,7 +51,7 @@ impl Thing {
     }
 }
 
-/// Why a client gets no more of a thing.
+/// The reason why a client gets no more of a thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exceeded {
     thing: Thing,
@@ -83,7 +83,8 @@ pub(crate) struct Limit {
     thing: Thing,
     whole: usize,
     key_percent: usize,
-    /// No client needs a key, so there is nobody to keep a half for.
+    /// True if no client needs a key, so that half of the thing need not be kept for clients with
+    /// one.
     is_open: bool,
 }
 
@@ -114,7 +115,7 @@ impl Limit {
             true => self.whole.saturating_mul(self.key_percent) / 100,
             false => self.whole / 2,
         };
-        // Where there is anything, a client may have one, however large that is.
+        // A client that uses nothing of a thing may have one, however large it is.
         let most = share.max(self.whole.min(1));
         let is_within =
             |used: usize, most: usize| (used == 0 && most > 0) || used.saturating_add(more) <= most;
@@ -145,7 +146,7 @@ impl Pot {
         Arc::new(Pot { limit: Limit::new(thing, options), used: Mutex::default() })
     }
 
-    /// Takes so much for a client, until the share is dropped.
+    /// Takes this much for a client, until the share is dropped.
     pub(crate) fn take(self: &Arc<Self>, caller: Caller, amount: usize) -> Result<Share, JobError> {
         let mut used = self.used();
         let total = used.total;
@@ -195,7 +196,7 @@ pub(crate) fn text(options: &Options, streams: &Pot, bytes: &Pot) -> String {
     )
 }
 
-/// A part of a thing, which a client has until it is dropped.
+/// The part of a thing that a client has, until it is dropped.
 pub(crate) struct Share {
     pot: Arc<Pot>,
     caller: Caller,

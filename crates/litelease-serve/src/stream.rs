@@ -15,7 +15,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Writes what can be written at once. Fails with `WouldBlock` if that is nothing.
+    /// Writes as much as possible at once. Fails with `WouldBlock` if that is nothing.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Plain(stream) => stream.try_write(bytes),

@@ -39,20 +39,20 @@ struct Files {
     loaded: Mutex<Loaded>,
 }
 
-/// What was read from the files, and when and how they were then.
+/// The content of the files, when it was read, and their stamps then.
 struct Loaded {
     acceptor: TlsAcceptor,
     stamps: Stamps,
     checked: Instant,
 }
 
-/// What changes when a file is written or replaced.
+/// The stamps of the certificate and of the key.
 type Stamps = [Option<FileStamp>; 2];
 
 impl Tls {
-    /// Reads a certificate with its chain and its key, both as PEM. A connection that is accepted
-    /// later uses what the files contain then; while they do not fit together, it uses what was
-    /// read last.
+    /// Reads a certificate with its chain and its key, both as PEM. Later connections use what the
+    /// files contain then; while certificate and key do not fit together, they use what was read
+    /// last.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, OpenError> {
         let stamps = stamps(certificate, key);
         let acceptor = read(certificate, key)?;
@@ -60,13 +60,13 @@ impl Tls {
         Ok(Tls(Arc::new(Files { certificate: certificate.into(), key: key.into(), loaded })))
     }
 
-    /// Returns what connections are accepted with, by the files as they are now.
+    /// Returns the configuration for a new connection, by the current files.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         let Files { certificate, key, loaded } = &*self.0;
         let mut loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if loaded.checked.elapsed() >= CHECK_INTERVAL {
             loaded.checked = Instant::now();
-            // Before the files are read: a change meanwhile is then found the next time.
+            // Checked before the files are read, so that a change meanwhile is found the next time.
             let stamps = stamps(certificate, key);
             if stamps != loaded.stamps {
                 loaded.stamps = stamps;
@@ -108,7 +108,7 @@ fn read(certificate: &Path, key: &Path) -> Result<TlsAcceptor, OpenError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// An error of reading PEM. It says what is wrong, and nothing of what was read.
+/// An error in a PEM file. It names the flaw, and nothing of the content.
 fn as_io(error: pem::Error) -> io::Error {
     match error {
         pem::Error::Io(error) => error,

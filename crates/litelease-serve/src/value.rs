@@ -1,4 +1,4 @@
-//! Stored values, as SQLite has them and as the wire does.
+//! Conversions between the values of SQLite and those of the wire.
 
 use litelease::rusqlite::types;
 use litelease_store::Value as Stored;

@@ -219,15 +219,15 @@ fn asks(method: &str, path: &str, body: &str) -> String {
 }
 
 /// One request, and the body of its answer.
-fn told(wire: &Wire, method: &str, path: &str, body: &str) -> String {
+fn answer_to(wire: &Wire, method: &str, path: &str, body: &str) -> String {
     let asked = asks(method, path, body).replacen("\r\n", "\r\nConnection: close\r\n", 1);
     say(wire, &[&asked]).split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
 /// Borrows the slot of a pool that has one, and answers its lease as a body to give it back with.
 fn borrowed(wire: &Wire) -> String {
-    told(wire, "PUT", "", "{\"count\":1}");
-    let lent = told(wire, "POST", "/borrow", "{\"ttl\":600}");
+    answer_to(wire, "PUT", "", "{\"count\":1}");
+    let lent = answer_to(wire, "POST", "/borrow", "{\"ttl\":600}");
     let lease = lent.split("\"lease\":\"").nth(1).and_then(|rest| rest.get(..36));
     format!("{{\"lease\":\"{}\"}}", lease.unwrap())
 }
@@ -236,7 +236,7 @@ fn borrowed(wire: &Wire) -> String {
 fn is_free_again(wire: &Wire) {
     let free = |_: &u32| {
         thread::sleep(Duration::from_millis(20));
-        told(wire, "GET", "", "").contains("\"in_use\":0")
+        answer_to(wire, "GET", "", "").contains("\"in_use\":0")
     };
     assert!((0..500).any(|at| free(&at)), "a slot is in use that nobody has");
 }
@@ -255,7 +255,7 @@ fn who_sends_too_much_behind_a_borrow_that_waits_is_hung_up_on_and_takes_no_slot
         {
             assert_eq!(say(wire, &sent), "", "it was answered");
         }
-        assert_eq!(told(wire, "POST", "/return", &lease), "{\"returned\":true}");
+        assert_eq!(answer_to(wire, "POST", "/return", &lease), "{\"returned\":true}");
         is_free_again(wire);
         // Behind anything else as much may come as a client likes.
         let last = healthy.replacen("\r\n", "\r\nConnection: close\r\n", 1);
@@ -299,7 +299,7 @@ fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_slot_is_not_lent_to_i
         // A stream tells how it is now, and ends.
         let told = half_closed(wire, &asks("GET", "/events", ""));
         assert!(told.contains("\"in_use\":1") && told.ends_with("\r\n0\r\n\r\n"), "{told}");
-        self::told(wire, "POST", "/return", &lease);
+        self::answer_to(wire, "POST", "/return", &lease);
         // It may be gone, and the slot with it. (On a slow machine an answer may be there before.)
         let unanswered = |_: &u32| {
             let told = half_closed(wire, &asks("POST", "/borrow", "{\"ttl\":0.5}"));

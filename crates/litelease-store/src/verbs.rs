@@ -177,7 +177,7 @@ pub static VERBS: &[Verb] = verbs! {
     both "unread" = read::unread, (NAME READER) Frees;
     both "drained" = read::drained, (NAME TOKEN; NOW) Reads;
     binding "drain" = read::drain, (NAME TOKEN) Writes;
-    binding "ring" = read::ring, () Frees;
+    binding "notify" = read::notify, () Frees;
     listing "readers" = read::READERS, (NAME; NOW) Reads;
 
     both "pool" = pool::pool, (ID COUNT; NOW) Frees;

@@ -7,8 +7,8 @@ pub enum Liveness {
     Alive,
     /// The process has ended, and so has its group, if it had one.
     Dead,
-    /// It cannot be known from here: the process is on another host or in another container, or
-    /// this system does not provide the information.
+    /// Unknown: the process is on another host or in another container, or this system does not
+    /// provide the information.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! A value in memory that is not answered any more once another process has written a newer one.
+//! A value in memory that is not answered once another process has written a newer one.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -63,11 +63,11 @@ pub struct Cached<T> {
     reader: CachedReader,
     file: DatabaseFile,
     load: Load<T>,
-    /// Where values are loaded.
+    /// The connection that loads values.
     loads: OwnConnection<Litelease>,
-    /// Held by the thread that loads.
+    /// Locked by the thread that loads.
     loading: Mutex<()>,
-    /// The value, and the version that it was read under.
+    /// The value, and the version of the read under which it was loaded.
     value: Mutex<Option<(i64, Arc<T>)>>,
 }
 
@@ -120,13 +120,13 @@ impl<T> Cached<T> {
             return Ok(value);
         }
         let granted = self.reader.acquire()?;
-        // No writer had the name since it was loaded.
+        // No writer has had the name since the value was loaded.
         if let Some(value) = self.in_memory() {
             return Ok(value);
         }
         let value = Arc::new(self.load()?);
         if let Some(version) = granted {
-            // If the read was given up meanwhile, the writer has changed the version.
+            // If the read was ended meanwhile, the writer has changed the version.
             *lock(&self.value) = Some((version, value.clone()));
         }
         Ok(value)
@@ -187,8 +187,8 @@ impl<T> Cached<T> {
         }
     }
 
-    /// Returns for how long [`get`](Cached::get) will answer from memory if no writer comes: zero
-    /// if there is nothing in memory.
+    /// Returns how long [`get`](Cached::get) will answer from memory if no writer comes: zero if
+    /// there is nothing in memory.
     ///
     /// ```
     /// # litelease_doctest::file!(db);
@@ -243,7 +243,7 @@ struct Drain<'n> {
 }
 
 impl<'n> Drain<'n> {
-    /// Begins to wait, after the name was claimed: from then on no reader is added.
+    /// Starts to wait, after the name was claimed: no reader is added from then on.
     fn new(db: &Litelease, name: &'n str) -> Result<Self> {
         let (now, wall_ms) = (SystemClock.now(), now_ms());
         let until = db.at(wall_ms).readers(name)?.into_iter().map(|reader| {
@@ -257,7 +257,7 @@ impl<'n> Drain<'n> {
     /// ended.
     fn readers_left(&self, db: &Litelease) -> Result<Vec<Reader>> {
         let (now, wall_ms) = (SystemClock.now(), now_ms());
-        // Those that have expired by the row, too.
+        // Also leaves out readers that have expired by the row.
         let mut readers = db.at(i64::MIN).readers(self.name)?;
         readers.retain(|reader| {
             let is_trusted = self.until.get(&reader.reader).is_some_and(|until| now < *until);
@@ -274,7 +274,7 @@ impl<'n> Drain<'n> {
         Ok(left)
     }
 
-    /// Returns how long to sleep at most: until the last reader has expired.
+    /// Returns the longest sleep: until the last reader has expired.
     fn longest_sleep(&self, left: &[Reader]) -> Duration {
         let now = SystemClock.now();
         let until = left.iter().filter_map(|reader| self.until.get(&reader.reader)).max();

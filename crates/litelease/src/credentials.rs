@@ -1,4 +1,4 @@
-//! Signed grants: a live lease shown to something that cannot see its file, as a JWT.
+//! Signed grants: a JWT that proves a live lease to a service that cannot see its file.
 //!
 //! An [`Issuer`] signs a credential for a grant that is live in the file, until the lease ends at
 //! the latest. A [`Verifier`] checks it offline and returns name and fencing token; with a gate
@@ -117,12 +117,12 @@ pub enum IssueResult {
     TooShort(Lease),
     /// Nothing was signed: the grant is not live.
     Rejected {
-        /// Why not.
+        /// The reason.
         reason: Reason,
     },
 }
 
-/// Why no credential was issued or admitted.
+/// The reason why no credential was issued or admitted.
 ///
 /// ```
 /// # use litelease::credentials::*;
@@ -152,7 +152,7 @@ pub enum Error {
 }
 
 impl Issuer {
-    /// Names the folder of the keys. Nothing is read or made yet.
+    /// Returns an issuer with its keys in this folder. Reads and makes nothing yet.
     ///
     /// ```
     /// let issuer = litelease::credentials::Issuer::at("/var/lib/app/credentials");
@@ -194,11 +194,11 @@ impl Issuer {
         if leases.verbs()?.joins_transaction() {
             return Err(Error::InTransaction);
         }
-        // In this order: a key counts for its longest time after its successor was made, so the end
-        // of what it signs is counted from before it was read.
+        // The clock is read before the key: a key counts for its longest time after its successor
+        // was made, and the end of a credential is counted from the clock.
         let now_ms = leases.when().now_ms();
         let key = self.keys.newest()?;
-        // And the issuer before the grant: restore_fence changes the one and ends the other.
+        // The issuer is read before the grant: restore_fence removes the one and ends the other.
         let issuer = leases.issuer()?;
         let (ttl_ms, most_ms) = (in_ms(ttl), key.max_ttl_ms());
         let grant = grant.into();

@@ -15,7 +15,7 @@ use crate::{
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
-/// How long reading and proclaiming wait for a lock on the file.
+/// How long reads and proclamations wait for a lock on the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An election under a name: the holder of the lease leads, and its value says what others should
@@ -79,7 +79,7 @@ pub struct LeaderInfo {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observed {
-    /// This one leads, or has proclaimed this.
+    /// This leader was elected, or has proclaimed this value.
     Leads(LeaderInfo),
     /// There is no leader.
     Vacant,
@@ -135,9 +135,9 @@ impl Election {
         Ok(Election { name: name.into(), db: open(&file)?, file })
     }
 
-    /// Runs for leader: waits as long as `options` say, and leads under a new term. The value is
-    /// there in the commit that makes the leader. Fails with [`HoldError::Busy`] if another
-    /// candidate leads until then.
+    /// Runs for leader: waits as long as `options` say, and leads under a new term. The commit that
+    /// makes the leader also stores the value. Fails with [`HoldError::Busy`] if another candidate
+    /// leads until then.
     ///
     /// ```
     /// # litelease_doctest::file!(db);
@@ -204,8 +204,8 @@ impl Observer {
     /// Returns the present state at the first call, and then waits for a change, for at most
     /// `timeout`.
     ///
-    /// Changes come in order, and what is returned is always the newest: it may skip what was true
-    /// only between two calls. Renewals are no change.
+    /// Changes come in order. Each answer is the newest state, so it may skip states between two
+    /// calls. Renewals are no change.
     pub fn next(&mut self, timeout: Duration) -> Result<Observed> {
         let begin = std::time::Instant::now();
         loop {
@@ -219,14 +219,14 @@ impl Observer {
             if left.is_zero() {
                 return Ok(Observed::Unchanged);
             }
-            // At its expiry the leader is none any more, though nothing is written.
+            // When the leader's lease expires there is no leader, although no row is written.
             let until_ms = found.map_or(i64::MAX, |leader| leader.expires_at_ms);
             self.watch.wait(seen, until_ms, left);
         }
     }
 }
 
-/// Checks whether observers are told of it. The expiry of a leader that goes on is no news.
+/// Checks whether observers see the change. A renewal of the leader is no change.
 fn is_change(last: Option<&LeaderInfo>, found: Option<&LeaderInfo>) -> bool {
     match (last, found) {
         (Some(last), Some(found)) => (last.term, &last.value) != (found.term, &found.value),
@@ -240,7 +240,7 @@ impl Leader {
         self.held.token()
     }
 
-    /// Returns the hold on the lease, to present its token, or to be told when it is lost.
+    /// Returns the hold on the lease, to present its token, or to learn when it is lost.
     ///
     /// ```
     /// # litelease_doctest::file!(db);
@@ -253,14 +253,13 @@ impl Leader {
         &self.held
     }
 
-    /// Checks whether the lease can still be trusted. Call it before you serve what was computed
-    /// from memory.
+    /// Checks whether the lease can still be trusted. Call it before you serve a result that was
+    /// computed from memory.
     pub fn check(&self) -> Result<(), Lost> {
         self.held.check()
     }
 
-    /// Proclaims another value in the place of the one before. Fails with [`HoldError::Lost`] if
-    /// this is no longer the leader.
+    /// Proclaims a new value. Fails with [`HoldError::Lost`] if this is no longer the leader.
     ///
     /// ```
     /// # litelease_doctest::file!(db);

@@ -1,4 +1,4 @@
-//! The crate's error: the store's, with SQLite's part as `rusqlite` has it.
+//! The crate's error: that of the store, with SQLite's errors as `rusqlite` has them.
 
 use rusqlite::ffi;
 

@@ -1,4 +1,4 @@
-//! The verbs that stop an old owner: guards, what a connection presents to them, checkpoints and
+//! The verbs that stop an old owner: guards, tokens that a connection presents, checkpoints and
 //! gates.
 
 use litelease_core::is_from_predecessor;
@@ -23,17 +23,17 @@ use crate::{AdmitResult, CheckpointResult, GrantRef, Guard, GuardInfo, Leases, R
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Checkpoint {
-    /// The grant that it was stored under.
+    /// The grant under which it was stored.
     pub token: i64,
     /// The value that was stored.
     pub value: types::Value,
-    /// When, as Unix time in milliseconds.
+    /// When it was stored, as Unix time in milliseconds.
     pub updated_at_ms: i64,
 }
 
 impl Checkpoint {
-    /// Checks whether it was stored by the grant right before that of the token `own`. If not, it
-    /// is not known whether grants in between have done more.
+    /// Checks whether the grant right before that of the token `own` has stored it. If not, grants
+    /// in between may have made more progress.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);

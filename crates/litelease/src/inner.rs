@@ -1,4 +1,4 @@
-//! Gives the service what the public verbs do not: the store under a handle, batches, and
+//! Gives the service more than the public verbs: the store under a handle, batches, and
 //! notifications.
 
 use litelease_store::Store;
@@ -17,26 +17,27 @@ impl Litelease {
         self.run(verb)
     }
 
-    /// Notifies the processes that wait at this file, once what was just done is committed.
+    /// Notifies the processes that wait at this file, once the change is committed.
     pub fn notify_waiters(&self) {
         self.notify();
     }
 
-    /// Opens a batch: a transaction for many changes, which are stored all or not at all. If
-    /// anything in it fails, the caller calls `rollback_batch`.
+    /// Begins a batch: a transaction with many changes, which are stored all or not at all. If one
+    /// of them fails, the caller calls `rollback_batch`.
     pub fn begin_batch(&self) -> Result<()> {
         into_rusqlite(self.store().begin_batch()).map(litelease_store::Batch::leave_open)
     }
 
-    /// Commits what `begin_batch` has opened, and wakes processes that wait for a name which it has
-    /// freed. Whatever happens, no transaction is open afterwards.
+    /// Commits the batch that `begin_batch` has begun, and wakes processes that wait for a name
+    /// that it has freed. No transaction is open afterwards, even if this fails.
     pub fn commit_batch(&self) -> Result<()> {
         into_rusqlite(self.store().commit())?;
         self.committed();
         Ok(())
     }
 
-    /// Rolls back what `begin_batch` has opened. That SQLite has already done so by itself is fine.
+    /// Rolls back the batch that `begin_batch` has begun, unless SQLite has already done so by
+    /// itself.
     pub fn rollback_batch(&self) -> Result<()> {
         into_rusqlite(self.store().rollback())
     }

@@ -4,7 +4,7 @@ use crate::{Pools, Result};
 
 impl Pools<'_> {
     /// Keeps a live lease on a slot until it is returned, without expiry. Returns whether the lease
-    /// was live; keeping twice is a yes.
+    /// was live. Repeating it returns true.
     ///
     /// A kept slot counts as in use, survives a resize and, under a new token, `restore_fence`.
     /// [`return_slot`](Pools::return_slot) ends it.
@@ -26,7 +26,7 @@ impl Pools<'_> {
     /// Frees a kept slot, for an operator who has its position and token from
     /// [`slots`](Pools::slots). Returns whether the slot was kept under this token.
     ///
-    /// The borrower is not asked: its token no longer counts once the slot is lent again.
+    /// The borrower's token no longer counts once the slot is lent again.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);
@@ -48,7 +48,7 @@ impl Pools<'_> {
     /// Ends any holder's lease on a slot, for an operator who has its position and token from
     /// [`slots`](Pools::slots). Returns whether the slot was lent out under this token.
     ///
-    /// The holder learns of it at its next renewal. The next borrower gets a larger token.
+    /// The holder notices at its next renewal. The next borrower gets a larger token.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);

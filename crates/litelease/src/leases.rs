@@ -50,7 +50,7 @@ pub struct Leases {
     when: When,
 }
 
-/// The parts that a handle has in common with its views at given times.
+/// The parts that a handle shares with its views at given times.
 struct Shared {
     store: Store,
     notifier: Notifier,
@@ -76,7 +76,7 @@ const _: fn() = || {
 #[derive(Debug)]
 pub struct LeasesAt<'l> {
     leases: Leases,
-    /// The handle stays where it is, open, and with this thread.
+    /// Keeps the handle alive and in this thread.
     borrowed: PhantomData<&'l Leases>,
 }
 
@@ -447,7 +447,7 @@ impl Leases {
     }
 
     /// Fences off like [`restore_fence`](Leases::restore_fence), and raises tokens far above
-    /// `token` as well: the largest one that was seen anywhere, in a log or in a gate, or 0.
+    /// `token`: the largest one that was seen anywhere, in a log or in a gate, or 0.
     pub fn restore_fence_above(&self, token: i64) -> Result<i64> {
         self.run(|store| store.restore_fence(Some(token), self.when))
     }
@@ -487,12 +487,12 @@ impl Leases {
         Leases { shared: Rc::clone(&self.shared), when: When::Now }
     }
 
-    /// Returns the time that the verbs decide at.
+    /// Returns the time at which the verbs decide.
     pub(crate) fn when(&self) -> When {
         self.when
     }
 
-    /// Returns the store, for everything but a verb.
+    /// Returns the store, for functions other than verbs.
     pub(crate) fn store(&self) -> &Store {
         &self.shared.store
     }
@@ -528,7 +528,7 @@ impl Leases {
         self.shared.notifier.freed_in(&self.shared.store);
     }
 
-    /// Notifies waiters of what a transaction of ours has freed, after its commit.
+    /// Notifies waiters of the names that a transaction of ours has freed, after its commit.
     pub(crate) fn committed(&self) {
         self.shared.notifier.committed_in(&self.shared.store);
     }

@@ -46,7 +46,7 @@ impl Leases {
         self.run(|store| store.limit(name, token, within_ms, not_after_ms, self.when()))
     }
 
-    /// Notes that the holder of a live grant has made progress, which its limits may demand.
+    /// Records that the holder of a live grant has made progress, which its limits may demand.
     /// Without limits it changes nothing.
     ///
     /// ```

@@ -65,7 +65,7 @@ pub(crate) unsafe fn view(connection: &rusqlite::Connection) -> Connection {
     unsafe { raw_view(connection.handle()) }
 }
 
-/// Returns the store's view of a connection that `rusqlite` knows nothing of.
+/// Returns the store's view of a connection that was opened without `rusqlite`.
 ///
 /// # Safety
 /// As for [`view`], and the connection must be open and one of the linked library's.

@@ -117,7 +117,7 @@ impl Pools<'_> {
         self.leases.run(|store| store.borrow_slot(id, in_ms(ttl), self.when, options))
     }
 
-    /// Returns a slot to its pool. The answer is whether the borrower still had it; returning twice
+    /// Returns a slot to its pool. The result says whether the borrower still had it. Repeating it
     /// is harmless.
     ///
     /// ```
@@ -176,8 +176,7 @@ impl Pools<'_> {
         self.leases.run(|store| store.pools_in_use(prefix, "", usize::MAX, self.when))
     }
 
-    /// Returns when the next lease of a pool expires, if it has one: then it is worth trying to
-    /// borrow again.
+    /// Returns when the next lease of a pool expires, if it has one: try to borrow again then.
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>> {
         self.leases.run(|store| store.next_expiry(id))
     }

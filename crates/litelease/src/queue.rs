@@ -52,7 +52,8 @@ pub struct Queue<'q> {
     when: When,
 }
 
-/// An item that was delivered to this worker, until its deadline, or until it is settled.
+/// An item that was delivered to this worker, until its deadline, its acknowledgement or its
+/// return.
 ///
 /// Dropping it does nothing: the item is delivered again after its deadline.
 ///
@@ -126,12 +127,12 @@ pub struct GiveBackOptions<'a> {
 pub use litelease_store::ItemName;
 
 impl<'a> SendOptions<'a> {
-    /// Returns options that ask for nothing special.
+    /// Returns the options of a plain send: visible at once, without a key.
     pub fn new() -> Self {
         SendOptions::default()
     }
 
-    /// Hides the item for so long.
+    /// Hides the item for this long.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
@@ -146,12 +147,12 @@ impl<'a> SendOptions<'a> {
 }
 
 impl<'a> GiveBackOptions<'a> {
-    /// Returns options that ask for nothing special.
+    /// Returns the options of a plain return: visible at once, without a note.
     pub fn new() -> Self {
         GiveBackOptions::default()
     }
 
-    /// Hides the item for so long.
+    /// Hides the item for this long.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
@@ -179,7 +180,7 @@ impl Leases {
         Queue { leases: self, connection: None, name, when: self.when() }
     }
 
-    /// Lists the queues by name, with how many items each has in which state. Looks at every item.
+    /// Lists the queues by name, with how many items each has in which state. Reads every item.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);
@@ -201,7 +202,7 @@ impl Litelease {
 }
 
 impl LiteleaseRef<'_> {
-    /// Returns the queue called `name`, in the transaction that is open, if one is.
+    /// Returns the queue called `name`. It joins an open transaction.
     pub fn queue<'q>(&'q self, name: &'q str) -> Queue<'q> {
         Queue { connection: Some(self.conn()), ..Leases::queue(self, name) }
     }
@@ -312,7 +313,7 @@ impl<'q> Queue<'q> {
         Ok(found.map(|delivered| self.item(delivered)))
     }
 
-    /// Acknowledges an item: it is done, and gone.
+    /// Acknowledges an item, which removes it.
     ///
     /// The newest receipt of an item passes, also after its deadline, as long as no other worker
     /// has received the item since. If the answer is `Stale` inside a transaction, roll it back:
@@ -405,8 +406,7 @@ impl<'q> Queue<'q> {
     /// item whose key another one uses by now stays dead.
     ///
     /// Outside a transaction it commits after every thousand items, so that other writers get their
-    /// turn. If it fails half way, call it again. [`Queue::discard`] and [`Queue::delete`] do
-    /// alike.
+    /// turn. If it fails half way, call it again. So do [`Queue::discard`] and [`Queue::delete`].
     pub fn redrive(&self) -> Result<u64> {
         self.redrive_with(None)
     }
@@ -462,13 +462,13 @@ impl<'q> Queue<'q> {
         self.leases.run(|store| store.delete_queue(self.name))
     }
 
-    /// Returns how the queue stands, if it exists. Looks at every item.
+    /// Returns the counts of the queue, if it exists. Reads every item.
     pub fn info(&self) -> Result<Option<QueueInfo>> {
         self.leases.run(|store| store.queue_info(self.name, self.when))
     }
 
-    /// Returns when the next item is visible, or since when it has been. Then it is worth trying to
-    /// receive again. Takes no write lock.
+    /// Returns when the next item becomes visible, or has become so: try to receive again then.
+    /// Takes no write lock.
     pub fn next_visible(&self) -> Result<Option<i64>> {
         self.leases.run(|store| store.next_visible(self.name))
     }
@@ -484,8 +484,8 @@ impl<'q> Queue<'q> {
         Ok(items)
     }
 
-    /// Hands the items to `each`, in the same order, until it returns false. Nothing is kept in
-    /// memory. `each` must not use the connection for writing.
+    /// Passes the items to `each`, in the same order, until it returns false. Keeps none of them in
+    /// memory. `each` must not write through the connection.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);
@@ -514,7 +514,7 @@ impl<'q> Queue<'q> {
 }
 
 impl<'q> Item<'q> {
-    /// Returns the queue that it came from.
+    /// Returns the queue of the item.
     pub fn queue(&self) -> Queue<'q> {
         self.queue
     }
@@ -525,8 +525,7 @@ impl<'q> Item<'q> {
     /// received the item since, everything is rolled back and the error is [`Error::StaleReceipt`];
     /// if `effect` fails, too, with its error, and the item stays with this worker. So the effect
     /// happens at most once, and exactly once if the item is ever acknowledged.
-    /// [`Error::CommitUnknown`] means that it is not known whether it happened: finishing again
-    /// tells.
+    /// [`Error::CommitUnknown`] means that the outcome is unknown: finishing again shows it.
     ///
     /// Do the slow work before: while the transaction is open, no other connection can write, and
     /// this delivery cannot be extended.
@@ -575,14 +574,14 @@ impl<'q> Item<'q> {
         };
         let leases = self.queue.leases;
         let tx = Transaction::begin(leases, connection)?;
-        // A worker that was replaced need not even try.
+        // A worker that was replaced does not run the effect at all.
         let passes = |answer: AckResult| match answer {
             AckResult::Acknowledged => Ok(()),
             AckResult::Stale { reason } => Err(Error::StaleReceipt { reason }),
         };
         passes(into_rusqlite(leases.store().check_receipt(&self.receipt))?)?;
         let done = effect(&tx)?;
-        // Last, in case the effect has ended this transaction and begun another one.
+        // Acknowledged last, in case the effect has ended this transaction and begun another one.
         passes(into_rusqlite(leases.store().ack(&self.receipt))?)?;
         tx.commit()?;
         Ok(done)
@@ -622,7 +621,7 @@ impl fmt::Debug for Queue<'_> {
     }
 }
 
-/// Without the receipt, which is a secret, and without the body.
+/// Leaves out the receipt, which is a secret, and the body.
 impl fmt::Debug for Item<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Item { id, attempt, token, deadline_ms, .. } = self;

@@ -37,8 +37,8 @@ impl<'c> RawLitelease<'c> {
     /// Returns the verbs on a raw connection. They join an open transaction; if none is open, each
     /// runs in one of its own.
     ///
-    /// `owner` is whatever keeps the connection open and this thread's own, such as the guard that
-    /// `sqlx` hands out. It is borrowed only so that the compiler keeps it alive.
+    /// `owner` is the value that keeps the connection open and in this thread, such as the guard
+    /// that `sqlx` hands out. It is borrowed only so that the compiler keeps it alive.
     ///
     /// # Safety
     /// - `db` is an open connection of the SQLite that `rusqlite` links into this program. Cargo

@@ -26,8 +26,8 @@ pub struct HeldSlot {
     position: i64,
 }
 
-/// Returns the id of the pool that `litelease run --slots` and the service use for a name. No UUID
-/// looks like it, so no URL of a pool leads to it.
+/// Returns the id of the pool that `litelease run --slots` and the service use for a name. It does
+/// not look like a UUID, so no URL of a pool leads to it.
 #[doc(hidden)]
 pub fn pool_of_name(name: &str) -> String {
     format!("name:{name}")
@@ -39,8 +39,8 @@ impl Litelease {
     /// queued. A slot has no value, no group and no requests, so options for those are ignored. Its
     /// limits are not stored: the hold keeps them itself.
     ///
-    /// `note` tells operators who holds it and why. If it is the text of an
-    /// [`Identity`](crate::Identity) that holds, as `litelease run --slots` notes it, a successor
+    /// `note` tells operators who holds the slot, and why. If it is the text of an
+    /// [`Identity`](crate::Identity) that holds, as `litelease run --slots` writes it, a successor
     /// takes the slot over when that process is dead.
     ///
     /// ```
@@ -72,7 +72,7 @@ impl HeldSlot {
         self.position
     }
 
-    /// Returns the slot. Tries again for a while if the file is locked.
+    /// Returns the slot to its pool. Tries again for a while if the file is locked.
     pub fn give_back(self) -> std::result::Result<(), Lost> {
         self.held.release()
     }
@@ -86,7 +86,7 @@ impl Deref for HeldSlot {
     }
 }
 
-/// Without its position.
+/// Leaves out the position.
 impl From<HeldSlot> for Held {
     fn from(slot: HeldSlot) -> Self {
         slot.held

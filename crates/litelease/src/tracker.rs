@@ -1,4 +1,4 @@
-//! Path in, lock out: a lock per name in a file that is made when it is first needed.
+//! Locks by name in a file that the first lock makes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,8 +70,7 @@ impl Tracker {
     /// file.
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let given = path.as_ref();
-        // A path that depends on the working directory would lead to another file after a change
-        // of that.
+        // A relative path would lead to another file after a change of the working directory.
         let path = std::path::absolute(given)
             .map_err(|error| HoldError::Folder { path: given.into(), error })?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -147,7 +146,7 @@ impl TrackerGuard {
 
 impl Drop for TrackerGuard {
     fn drop(&mut self) {
-        // A drop cannot tell; what could not be unlocked ends after its time.
+        // A drop returns no error. A lock that stays ends after its time.
         let _ = self.tracker.unlock_it(&self.name, &self.token);
     }
 }

@@ -1,5 +1,4 @@
-//! Transactions and savepoints that the crate owns: the verbs, the caller's own statements, one
-//! ending.
+//! Transactions and savepoints that the crate owns, for the verbs and the caller's own statements.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -210,7 +209,7 @@ impl<'s> Savepoint<'s> {
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         if self.open {
-            // A drop cannot tell; what is still open then ends with the connection.
+            // A drop returns no error. A savepoint that stays open ends with the connection.
             let _ = self.leases.store().rollback();
         }
     }
@@ -219,7 +218,7 @@ impl Drop for Transaction<'_> {
 impl Drop for Savepoint<'_> {
     fn drop(&mut self) {
         if self.open {
-            // It fails only where the whole transaction was already rolled back.
+            // Fails only if the whole transaction was already rolled back.
             let _ = self.leases.store().rollback_savepoint(self.number);
         }
     }

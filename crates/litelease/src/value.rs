@@ -1,4 +1,4 @@
-//! Values: what a live grant attaches to its name, and leases listed with them.
+//! Values that live grants attach to their names, and leases listed with them.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use crate::error::into_rusqlite;
 use crate::fences::{as_value, owned};
 use crate::{GrantRef, GrantResult, LeaseRow, Leases, Result};
 
-/// A lease, and what its live grant has attached: an item of [`Leases::leases_under`].
+/// A lease, and the value that its live grant has attached: an item of [`Leases::leases_under`].
 ///
 /// ```
 /// # litelease_doctest::memory!(db);
@@ -30,7 +30,7 @@ pub struct ListedLease {
     pub value: Option<types::Value>,
 }
 
-/// Walks along leases in the order of their names. Made by [`Leases::leases_under`].
+/// Iterates over leases in the order of their names. Made by [`Leases::leases_under`].
 ///
 /// ```
 /// # litelease_doctest::memory!(db);
@@ -54,12 +54,12 @@ enum Walk {
 
 /// Values of grants.
 impl Leases {
-    /// Attaches a value to a live grant, in the place of the one before:
-    /// the address of a leader, or the data of a member.
+    /// Attaches a value to a live grant, instead of the one before: the address of a leader, or the
+    /// data of a member.
     ///
     /// It ends with the grant: the value of a grant that has expired, was released or was
     /// superseded is not returned any more. For a token that is not the newest, or not live, it
-    /// returns `Stale` and stores nothing. Attaching NULL takes the value away.
+    /// returns `Stale` and stores nothing. Attaching NULL removes the value.
     ///
     /// ```
     /// # litelease_doctest::memory!(db);
@@ -116,7 +116,7 @@ impl Leases {
 }
 
 impl Leases {
-    /// Looks at the tables of what rides on grants, for `litelease doctor`.
+    /// Checks the tables of values, limits and requests, for `litelease doctor`.
     #[doc(hidden)]
     pub fn side_tables(&self) -> Result<Vec<litelease_store::SideTableInfo>> {
         self.run(|store| store.side_tables(self.when()))

@@ -158,13 +158,13 @@ struct Shared {
 
 impl WorkerOptions {
     /// Returns options for a worker with one handler. An item is hidden for `visibility` at a time
-    /// and extended while its handler works, so it is how long others wait for the items of a
+    /// and extended while its handler works. So other workers wait this long for the items of a
     /// worker that died: more than 100 ms, at most a year.
     pub fn new(visibility: Duration) -> Self {
         WorkOptions::new(visibility).into()
     }
 
-    /// Works on up to so many items at once, 1 to 1,000.
+    /// Works on up to this many items at once, 1 to 1,000.
     pub fn handlers(self, handlers: usize) -> Self {
         WorkerOptions { work: WorkOptions { handlers, ..self.work }, ..self }
     }
@@ -228,8 +228,8 @@ impl Queue<'_> {
             return Err(HoldError::InTransaction);
         }
         if self.connection.is_none() {
-            // The connection may be another library's, and two of them on one file drop each
-            // other's locks.
+            // The connection may be another library's, and two libraries drop each other's locks on
+            // a file.
             let text =
                 "a worker opens connections of its own: ask a Litelease or LiteleaseRef for it";
             return Err(failure(text).into());
@@ -241,7 +241,7 @@ impl Queue<'_> {
 }
 
 impl Worker {
-    /// Works until it is drained, and returns what was done. With neither
+    /// Works until it is drained, and returns how many items it has settled. With neither
     /// [`once`](WorkerOptions::once) nor [`until_empty`](WorkerOptions::until_empty) only a
     /// [`DrainSignal`] ends it, or an error that does not pass by itself.
     ///
@@ -291,21 +291,22 @@ impl Worker {
         DrainSignal { shared: self.shared.clone() }
     }
 
-    /// Returns what was done so far.
+    /// Returns how many items it has settled so far.
     pub fn counts(&self) -> WorkerCounts {
         self.shared.work.counts()
     }
 }
 
 impl RunningWorker {
-    /// Receives nothing more, waits for the handlers under way, and returns what was done.
+    /// Receives nothing more, waits for the handlers under way, and returns how many items were
+    /// settled.
     pub fn drain(mut self) -> Result<WorkerCounts> {
         self.shared.drain();
         self.join()?;
         Ok(self.counts())
     }
 
-    /// Returns what was done so far.
+    /// Returns how many items it has settled so far.
     pub fn counts(&self) -> WorkerCounts {
         self.shared.work.counts()
     }
@@ -331,7 +332,7 @@ impl Drop for RunningWorker {
     fn drop(&mut self) {
         if self.thread.is_some() && self.pid == std::process::id() {
             self.shared.drain();
-            // A drop cannot tell.
+            // A drop returns no error.
             let _ = self.thread.take().map(JoinHandle::join);
         }
     }
@@ -392,7 +393,8 @@ impl Shared {
 
     fn drain(&self) {
         self.work.drain();
-        // The thread that looks for items may be asleep. Others that hear it look once.
+        // The thread that receives may be asleep. Other waiters that this wakes read once and wait
+        // on.
         FileQueue::wake(&self.file);
     }
 }
@@ -450,7 +452,7 @@ impl<'w> WorkItem<'w> {
         })
     }
 
-    /// Checks whether another worker may have the item.
+    /// Checks whether another worker may have received the item.
     ///
     /// ```
     /// # litelease_doctest::file!(db);
@@ -595,7 +597,7 @@ impl<'w> WorkItem<'w> {
     /// ```
     pub fn give_back_with(&self, options: GiveBackOptions<'_>) -> crate::Result<bool> {
         let given_back = self.item.give_back_with(options)?;
-        // An item that is dead by now stays so: its last receipt would acknowledge it.
+        // An item that is dead by now stays dead: its last receipt would acknowledge it.
         self.settle(if given_back { Settled::GivenBack } else { Settled::Lost });
         Ok(given_back)
     }
@@ -621,7 +623,8 @@ impl<'w> WorkItem<'w> {
         Ok(buried)
     }
 
-    /// Records how the work has ended, before the handler has. Nothing is extended any more.
+    /// Records how the work has ended, before the handler returns. The delivery is no longer
+    /// extended.
     fn settle(&self, settled: Settled) {
         self.settled.set(Some(settled));
         abandon(self.held);
@@ -660,7 +663,7 @@ impl fmt::Debug for DrainSignal {
     }
 }
 
-/// Without the receipt, which is a secret, and without the body.
+/// Leaves out the receipt, which is a secret, and the body.
 impl fmt::Debug for WorkItem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("WorkItem").field(self.item).finish()

@@ -15,7 +15,7 @@ from ._leases import Litelease
 from ._sessions import place_of
 from ._time import Seconds, in_seconds
 from ._types import LiteleaseError, Reader
-from ._wait import clock, inode_of, nap
+from ._wait import clock, inode_of, wait_for_change
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -119,10 +119,10 @@ class Cached(Generic[T]):
             drain = _Drain(db, self.name)
             waiter = _library.waiter(self._path)
             # A claim notifies no waiter by itself.
-            db._row("ring")
+            db._row("notify")
             _library.cached_give_way(self._native)
             while True:
-                heard = _library.heard(waiter)
+                generation = _library.generation(waiter)
                 held.check()
                 left = drain.readers_left(db)
                 if not left:
@@ -138,7 +138,7 @@ class Cached(Generic[T]):
                 time_left = patience - (clock() - begin)
                 if time_left <= 0:
                     raise ReadersLeft(self.name, left)
-                nap(waiter, heard, min(drain.nap(left), time_left), lambda: False)
+                wait_for_change(waiter, generation, min(drain.sleep_time(left), time_left), lambda: False)
 
     def close(self) -> None:
         """Gives the read up. ``get`` then raises."""
@@ -192,7 +192,7 @@ class _Drain:
                 left.append(reader)
         return left
 
-    def nap(self, left: list[Reader]) -> float:
+    def sleep_time(self, left: list[Reader]) -> float:
         """Returns how long to sleep at most: until the last reader has expired."""
         now = clock()
         last = max((self._until.get(reader.reader, now + _SLOW_POLL) for reader in left), default=now + _SLOW_POLL)

@@ -121,8 +121,8 @@ class Observer:
         """Returns the present state at the first call, and then waits for a change, for at most ``timeout`` seconds."""
         end = clock() + in_seconds(timeout)
         while True:
-            # What is heard from here on happened after we looked.
-            heard, found = _library.heard(self._waiter), self._election._look(self._db)
+            # A later generation belongs to a change after this read.
+            generation, found = _library.generation(self._waiter), self._election._look(self._db)
             if not self._last or _is_change(self._last[0], found):
                 self._last = [found]
                 return Vacant() if found is None else found
@@ -131,8 +131,8 @@ class Observer:
                 return Unchanged()
             # At its expiry the leader is none any more, though nothing is written.
             until_ms = 2**62 if found is None else found.expires_at_ms
-            nap_end = clock() + _library.nap(until_ms - time.time_ns() // 1_000_000, left)
-            while (left := nap_end - clock()) > 0 and not _library.listen(self._waiter, heard, left):
+            sleep_until = clock() + _library.time_to_next_read(until_ms - time.time_ns() // 1_000_000, left)
+            while (left := sleep_until - clock()) > 0 and not _library.listen(self._waiter, generation, left):
                 pass
 
     def close(self) -> None:

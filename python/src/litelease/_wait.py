@@ -55,11 +55,11 @@ def file_of(db: Handle, verb: str) -> str:
     return path
 
 
-def nap(waiter: object, heard: int, seconds: float, is_stopped: Callable[[], bool]) -> None:
+def wait_for_change(waiter: object, generation: int, seconds: float, is_stopped: Callable[[], bool]) -> None:
     """Waits until another process notifies, because a process has sent or given back, or something else was freed; at most
     so long."""
     end = clock() + seconds
-    while (left := end - clock()) > 0 and not _library.listen(waiter, heard, left) and not is_stopped():
+    while (left := end - clock()) > 0 and not _library.listen(waiter, generation, left) and not is_stopped():
         pass
 
 

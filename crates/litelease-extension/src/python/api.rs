@@ -1,8 +1,7 @@
-//! The functions of CPython that are called here, by address, and references that are counted.
+//! The functions of CPython that are called here, by address, and counted references.
 //!
 //! The library is linked with no Python: the package passes the addresses when it loads it. All of
-//! them are in CPython's stable ABI, or have been exported since 3.3. Whoever calls them holds the
-//! GIL.
+//! them are in CPython's stable ABI, or have been exported since 3.3. Their callers hold the GIL.
 
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_longlong, c_void};
 use std::mem::ManuallyDrop;
@@ -16,7 +15,7 @@ use crate::python::this_process;
 /// A `PyObject*`.
 pub(crate) type Raw = *mut c_void;
 
-/// The table of functions, in an order that the package asks for.
+/// The table of functions, in the order of their names.
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $answer:ty)?;)*) => {
         #[allow(non_snake_case)]
@@ -96,7 +95,7 @@ unsafe impl Sync for Method {}
 
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 
-/// Keeps the addresses. The first ones stay.
+/// Stores the addresses. A second call changes nothing.
 ///
 /// # Safety
 /// They must be those of [`NAMES`], in their order.
@@ -105,7 +104,7 @@ pub(crate) unsafe fn set_functions(addresses: *const *const c_void) {
     FUNCTIONS.get_or_init(|| unsafe { ptr::read(addresses.cast::<Functions>()) });
 }
 
-/// The functions. Nothing here runs before they were set.
+/// Returns the functions. No code here runs before they were set.
 #[inline]
 pub(crate) fn py() -> &'static Functions {
     match FUNCTIONS.get() {
@@ -117,14 +116,14 @@ pub(crate) fn py() -> &'static Functions {
 /// A reference of our own to an object.
 pub(crate) struct Object(Raw);
 
-/// An exception is set in Python: whoever sees this hands it on.
+/// Marks that an exception is set in Python. Every caller passes it on.
 #[derive(Debug)]
 pub(crate) struct Raised;
 
 pub(crate) type Result<T, E = Raised> = std::result::Result<T, E>;
 
 impl Object {
-    /// Takes over a reference that a function has answered; null means that it has raised.
+    /// Takes over a reference that a function has returned; null means that it has raised.
     pub(crate) fn owned(raw: Raw) -> Result<Self> {
         if raw.is_null() { Err(Raised) } else { Ok(Object(raw)) }
     }
@@ -185,7 +184,7 @@ impl Object {
         }
     }
 
-    /// The address of its class, for comparing.
+    /// Returns the address of its class, for comparisons.
     pub(crate) fn class(&self) -> Raw {
         // SAFETY: it is alive, and keeps its class alive.
         unsafe {
@@ -197,7 +196,7 @@ impl Object {
         }
     }
 
-    /// Its text, if it is a `str`.
+    /// Returns its text, if it is a `str`.
     pub(crate) fn text(&self) -> Result<&str> {
         let mut length = 0;
         // SAFETY: the text lives as long as the object, and is UTF-8 of this length.
@@ -220,7 +219,7 @@ impl Object {
         }
     }
 
-    /// What `str()` answers, or nothing where that raises.
+    /// Returns the answer of `str()`, or an empty text if that raises.
     pub(crate) fn shown(&self) -> String {
         // SAFETY: it is alive.
         let shown = Object::owned(unsafe { (py().PyObject_Str)(self.0) });
@@ -231,7 +230,7 @@ impl Object {
         })
     }
 
-    /// An item of a tuple.
+    /// Returns an item of a tuple.
     pub(crate) fn item(&self, at: usize) -> Result<Object> {
         // SAFETY: it is alive; what is no tuple raises.
         Object::borrowed(unsafe { (py().PyTuple_GetItem)(self.0, at.cast_signed()) })
@@ -272,7 +271,7 @@ pub(crate) fn capsule_of<T: InCapsule>(value: Arc<T>) -> Result<Object> {
     }
 }
 
-/// Frees what a capsule refers to. The GIL stays: the interpreter may be ending.
+/// Frees the target of a capsule. Keeps the GIL, because the interpreter may be ending.
 unsafe extern "C" fn free<T: InCapsule>(capsule: Raw) {
     // SAFETY: Python calls it once, for a capsule of `capsule_of`.
     let value = unsafe {
@@ -288,7 +287,7 @@ unsafe extern "C" fn free<T: InCapsule>(capsule: Raw) {
     }));
 }
 
-/// Returns another reference to what a capsule refers to.
+/// Returns another reference to the target of a capsule.
 pub(crate) fn in_capsule<T: InCapsule>(capsule: &Object) -> Result<Arc<T>> {
     // SAFETY: the capsule has a reference, and this makes another.
     unsafe {
@@ -301,7 +300,7 @@ pub(crate) fn in_capsule<T: InCapsule>(capsule: &Object) -> Result<Arc<T>> {
     }
 }
 
-/// The target of a capsule that has it alone, under its name.
+/// The target of a capsule that owns it, under its name.
 pub(crate) trait Boxed: 'static {
     const NAME: &'static CStr;
 }
@@ -330,7 +329,7 @@ unsafe extern "C" fn free_box<T: Boxed>(capsule: Raw) {
     }
 }
 
-/// Returns what a capsule has alone.
+/// Returns the value that a capsule owns.
 pub(crate) fn in_box<T: Boxed>(capsule: &Object) -> Result<&T> {
     // SAFETY: the capsule keeps the value alive, and outlives the reference to it.
     unsafe {
@@ -339,7 +338,7 @@ pub(crate) fn in_box<T: Boxed>(capsule: &Object) -> Result<&T> {
     }
 }
 
-/// A value that a forked process leaves alone: its locks may be taken for ever.
+/// A value that a forked process leaves alone, because its locks may be held for ever there.
 pub(crate) struct OfProcess<T> {
     process: u64,
     value: ManuallyDrop<T>,
@@ -369,7 +368,7 @@ fn done(code: c_int) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(Raised) }
 }
 
-/// Forgets the exception that is set.
+/// Clears the exception that is set.
 pub(crate) fn clear() {
     // SAFETY: the GIL is held.
     unsafe { (py().PyErr_Clear)() };
@@ -456,13 +455,13 @@ pub(crate) fn set_exception(exception: Object) -> Raised {
 /// `ResourceWarning`, once it is known.
 static RESOURCE_WARNING: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Keeps the class of warnings. It lives as long as the process.
+/// Stores the class of warnings. It lives as long as the process.
 pub(crate) fn set_resource_warning(class: Object) {
     RESOURCE_WARNING.store(class.into_raw(), Ordering::SeqCst);
 }
 
-/// Warns where an object is freed. The exception that may be set meanwhile stays, and one that the
-/// warning becomes is only reported.
+/// Warns while an object is freed. An exception that is set stays set, and one that the warning
+/// turns into is only reported.
 pub(crate) fn warn_of_resource(text: &str) {
     let Ok(text) = CString::new(text.replace('\0', " ")) else { return };
     let (mut class, mut value, mut trace) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -477,17 +476,17 @@ pub(crate) fn warn_of_resource(text: &str) {
     }
 }
 
-/// Lets Python handle signals that have come. Their handlers may raise.
+/// Lets Python handle the signals that have come. Their handlers may raise.
 pub(crate) fn check_signals() -> Result<()> {
     // SAFETY: the GIL is held.
     done(unsafe { (py().PyErr_CheckSignals)() })
 }
 
-/// The GIL is given up no more.
+/// True if no code releases the GIL any more.
 static KEEPS_GIL: AtomicBool = AtomicBool::new(false);
 
-/// Has the GIL kept from now on. The end of the runtime also ends interpreters that were left
-/// alive, in its own thread, and a thread that takes the GIL back in one of those is ended.
+/// Keeps the GIL from now on. The end of the runtime also ends interpreters that were left alive,
+/// on its own thread, and ends a thread that takes the GIL back in one of those.
 pub(crate) fn keep_gil() {
     KEEPS_GIL.store(true, Ordering::SeqCst);
 }
@@ -496,7 +495,7 @@ pub(crate) fn is_gil_kept() -> bool {
     KEEPS_GIL.load(Ordering::SeqCst)
 }
 
-/// Does `work` without the GIL.
+/// Runs `work` without the GIL.
 pub(crate) fn without_gil(work: impl FnOnce()) {
     if is_gil_kept() {
         return work();

@@ -1,5 +1,5 @@
-//! Readers of cached values, for Python: handles on those of `litelease-hold`, in capsules. A
-//! capsule that is freed gives its read up.
+//! Readers of cached values, for Python: handles on those of `litelease-hold`, in capsules. Freeing
+//! a capsule ends its read.
 
 use std::ffi::CStr;
 use std::sync::{Arc, Weak};
@@ -32,7 +32,7 @@ impl Ending for PythonReader {
     }
 }
 
-/// Begins to watch a file for a reader. Its arguments are the path, the name, and the ttl in ms.
+/// Starts to watch a file for a reader. Its arguments are the path, the name, and the ttl in ms.
 /// Answers the capsule and the reader text.
 pub(crate) fn open(context: &'static Context, given: Object) -> Result<Object> {
     let (file, name) = (file_at(context, &given.item(0)?)?, name_at(context, &given, 1)?);
@@ -51,8 +51,8 @@ pub(crate) fn open(context: &'static Context, given: Object) -> Result<Object> {
     }
 }
 
-/// Calls `work` with the reader of a capsule and the other arguments. Raises if it was closed, and
-/// in a forked process.
+/// Calls `work` with the reader of a capsule and the other arguments. Raises if the reader was
+/// closed, and in a forked process.
 fn with_reader(
     context: &'static Context,
     arguments: &Object,
@@ -88,7 +88,7 @@ pub(crate) fn acquire(context: &'static Context, given: Object) -> Result<Object
     })
 }
 
-/// Gives the read up if a writer has the name.
+/// Ends the read if a writer has the name.
 pub(crate) fn give_way(context: &'static Context, given: Object) -> Result<Object> {
     with_reader(context, &given, |context, reader, _| {
         without_gil(|| reader.give_way());
@@ -96,7 +96,7 @@ pub(crate) fn give_way(context: &'static Context, given: Object) -> Result<Objec
     })
 }
 
-/// Gives the read up for good.
+/// Ends the read for good.
 pub(crate) fn close(context: &'static Context, given: Object) -> Result<Object> {
     let capsule = given.item(0)?;
     let reader = in_capsule::<PythonReader>(&capsule)?;

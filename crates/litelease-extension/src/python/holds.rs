@@ -1,6 +1,6 @@
 //! Held leases for Python: handles on the holds of `litelease-hold`, in capsules.
 //!
-//! A capsule that is freed ends its hold, so an exception at any moment leaves nothing behind: no
+//! Freeing a capsule ends its hold, so an exception at any moment leaves nothing behind: no
 //! bytecode runs between the grant and the capsule.
 
 use std::cell::Cell;
@@ -30,55 +30,56 @@ use crate::python::values::to_integer;
 use crate::python::waiting::seconds;
 use crate::python::{Context, raise};
 
-/// How long a signal's handler has to wait at most.
+/// The longest time that a signal's handler has to wait.
 pub(super) const SLICE: Duration = Duration::from_millis(50);
 
-/// How long a release tries. After that the keeper does.
+/// How long a release tries. Then the keeper goes on.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// How long the end of a connection or of the interpreter may be held up.
+/// How long the end of a connection or of the interpreter may be delayed by releases.
 const AT_END: Duration = Duration::from_millis(500);
 
-/// How long Python's connections wait for a lock, unless told otherwise.
+/// How long Python's connections wait for a lock by default.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A hold, until it has ended.
 pub(super) struct PythonHeld {
     /// The end of the work on an item, if this is a delivery.
     settled: OnceLock<Settled>,
-    /// Dropping it is a mistake that is warned of.
+    /// True if dropping it without a release is a mistake to warn of.
     is_warned_of: bool,
-    /// The process that holds it. Asked first: in a forked one the locks may be taken for ever.
+    /// The process that holds it. Checked first: a forked process may find the locks held for ever.
     process: u64,
     lost: LossSignal,
     state: Mutex<State>,
 }
 
 enum State {
-    /// With the session whose identity it is, if it is one.
+    /// Held, with the session whose identity it is, if it is one.
     Held(Box<Held>, Option<Arc<SessionMembers>>),
-    /// It is on a server, and Python renews it.
+    /// Held on a server, and renewed by Python.
     OnServer(Arc<Hold>),
-    /// It is being handed over, and how it ends if that fails: it was to end meanwhile.
+    /// Being handed over. If that fails, and the hold was to end meanwhile, it ends like this.
     Moving(Option<(&'static str, String)>),
-    /// It has ended like this.
+    /// Ended like this.
     Ended { kind: &'static str, text: String },
 }
 
 /// A handle that ends with its connection.
 pub(super) trait Ending: Send + Sync {
-    /// Ends it like this, if it has not ended yet. Returns the hold, to be released.
+    /// Marks it as ended like this, unless it has ended before. Returns the hold, for the caller to
+    /// release.
     fn end(&self, kind: &'static str, text: &str) -> Option<Held>;
 }
 
 /// The handles of a connection.
 type Endings = Vec<Weak<dyn Ending>>;
 
-/// The handles of each connection of an interpreter that is open, by a number that Python gives the
-/// connection; those that belong to no connection, by 0.
+/// The handles of each open connection of an interpreter, by a number that Python gives the
+/// connection. Handles that belong to no connection are under 0.
 static OF_CONNECTION: Mutex<BTreeMap<Key, Endings>> = Mutex::new(BTreeMap::new());
 
-/// A connection: the address of what its interpreter shares, and its number there.
+/// The key of a connection: the address of its interpreter's context, and its number there.
 type Key = (usize, i64);
 
 fn key(context: &Context, number: i64) -> Key {
@@ -90,22 +91,23 @@ pub(super) const NO_LIBRARY: &str = "this Python's sqlite3 does not let Liteleas
                           neither a shared library nor able to load extensions";
 
 /// Holds a name. Its arguments are the path, the name, the ttl in ms, the seconds to wait, the
-/// owner or None, a value, the limits in ms or None, how soon to ask the holder in ms or None, the
-/// number of the connection or None, and a function that says whether to stop.
+/// owner or None, a value, the limits in ms or None, the time in ms within which the holder must
+/// give the name up or None, the number of the connection or None, and a function that returns
+/// whether to stop.
 ///
 /// Answers the capsule with owner, token and expiry; or owner, token and expiry of the lease that
 /// is in the way; or None if it was stopped.
 pub(crate) fn hold(context: &'static Context, given: Object) -> Result<Object> {
-    let asked = Asked::read(context, &given)?;
+    let asked = HoldArguments::read(context, &given)?;
     let number = optional(context, &given.item(9)?);
     let Waited { answer, was_stopped } = run(context, &asked.file, &given.item(10)?, |aside| {
-        let Asked { ttl, wait, more: (value, progress_within, max_time), .. } = &asked;
+        let HoldArguments { ttl, wait, more: (value, progress_within, max_time), .. } = &asked;
         let more = More {
             value: Some(value.value()).filter(|value| *value != litelease_store::Value::Null),
             progress_within: *progress_within,
             max_time: *max_time,
         };
-        // What is granted ends with the limit, too.
+        // The grant itself ends with the limit, too.
         let first = max_time.map_or(*ttl, |time| time.min(*ttl));
         aside.hold(&asked.wish(first), *ttl, *wait, more)
     })?;
@@ -116,8 +118,8 @@ pub(crate) fn hold(context: &'static Context, given: Object) -> Result<Object> {
 }
 
 /// Holds a slot. Its arguments are the path, the id of the pool, the ttl in ms, the seconds to
-/// wait, a note or None, the number of the connection or None, and a function that says whether to
-/// stop.
+/// wait, a note or None, the number of the connection or None, and a function that returns whether
+/// to stop.
 ///
 /// Answers the capsule with the id of the lease, the token, the expiry and the number of the slot;
 /// or 0 if none came free; or None if it was stopped.
@@ -163,7 +165,7 @@ pub(crate) fn session_open(context: &'static Context, given: Object) -> Result<O
 pub(crate) fn session_claim(context: &'static Context, given: Object) -> Result<Object> {
     with_held(context, &given, |context, session, given| {
         let (file, name) = (file_at(context, &given.item(1)?)?, name_at(context, given, 2)?);
-        // Cloned: the state is not locked during the claim.
+        // Cloned, so that the state is not locked during the claim.
         let members = match &*session.state() {
             State::Held(_, members) => members.clone(),
             _ => None,
@@ -200,7 +202,7 @@ fn answer_hold(
 /// token and expiry of the grant, or False with those of the lease that is in the way; or None if
 /// it was stopped.
 pub(crate) fn claim_wait(context: &'static Context, given: Object) -> Result<Object> {
-    let asked = Asked::read(context, &given)?;
+    let asked = HoldArguments::read(context, &given)?;
     let Waited { answer, was_stopped } = run(context, &asked.file, &given.item(10)?, |aside| {
         aside.acquire(&asked.wish(asked.ttl), asked.wait)
     })?;
@@ -215,8 +217,8 @@ pub(crate) fn claim_wait(context: &'static Context, given: Object) -> Result<Obj
     }
 }
 
-/// The request of a caller.
-struct Asked {
+/// The arguments of a hold or a wait.
+struct HoldArguments {
     file: DatabaseFile,
     name: String,
     owner: String,
@@ -227,13 +229,13 @@ struct Asked {
     request: Option<Duration>,
 }
 
-/// The answer to a caller, and whether it was told to stop.
+/// The answer of a wait, and whether `stop` has ended it.
 pub(super) struct Waited<T> {
     pub(super) answer: T,
     pub(super) was_stopped: bool,
 }
 
-impl Asked {
+impl HoldArguments {
     fn read(context: &'static Context, given: &Object) -> Result<Self> {
         let time = |at: usize| -> Result<Option<Duration>> {
             Ok(optional(context, &given.item(at)?).map(in_duration))
@@ -245,7 +247,7 @@ impl Asked {
             false => name_at(context, given, 4)?,
         };
         let value = context.value_at(given, 5)?;
-        Ok(Asked {
+        Ok(HoldArguments {
             file: file_at(context, &given.item(0)?)?,
             name: name_at(context, given, 1)?,
             owner,
@@ -263,8 +265,8 @@ impl Asked {
     }
 }
 
-/// Asks without the GIL, and lets Python handle signals meanwhile. `stop` says whether to stop, or
-/// is None.
+/// Acquires without the GIL, and lets Python handle signals meanwhile. `stop` returns whether to
+/// stop, or is None.
 pub(super) fn run<T>(
     context: &'static Context,
     file: &DatabaseFile,
@@ -287,7 +289,7 @@ pub(super) fn run<T>(
         ask(&Aside { file, patience: PATIENCE, go_on: &go_on })
     });
     match handled {
-        // The handler's exception is still set. What was granted is given back.
+        // The handler's exception is still set. The grant is released.
         Err(Raised) => {
             let exception = api::take_exception()?;
             drop(answer);
@@ -297,8 +299,8 @@ pub(super) fn run<T>(
     }
 }
 
-/// Does `work` without the GIL. Whenever `work` asks whether to go on, Python handles the signals
-/// that have come, and `check` is done, both with the GIL. It is to stop once either has raised, or
+/// Runs `work` without the GIL. Whenever `work` asks whether to go on, takes the GIL, lets Python
+/// handle the signals that have come, and runs `check`. `work` must stop once either has raised, or
 /// the interpreter ends. Returns the answer, and whether an exception is set now.
 fn interruptible<T>(
     context: &Context,
@@ -368,7 +370,7 @@ impl Gil {
         }
     }
 
-    /// Does `work` with the GIL, inside [`released`](Gil::released).
+    /// Runs `work` with the GIL, inside [`released`](Gil::released).
     fn taken(&self, work: impl FnOnce()) {
         // SAFETY: as above, the other way round.
         unsafe {
@@ -416,7 +418,7 @@ impl PythonHeld {
         Arc::new(PythonHeld { settled, is_warned_of, process: this_process(), lost, state })
     }
 
-    /// Notes how the work on an item has ended. Nothing is extended any more.
+    /// Records how the work on an item has ended. The delivery is no longer extended.
     pub(super) fn settle(&self, how: Settled) {
         if self.settled.set(how).is_ok()
             && let State::Held(held, _) = &*self.state()
@@ -482,7 +484,7 @@ impl Ending for PythonHeld {
             end.get_or_insert((kind, text.to_owned()));
         }
         let State::Held(held, _) = &*state else { return None };
-        // What was lost before stays lost for that reason.
+        // A hold that was lost before keeps its first reason.
         let lost = held.check().err().map(|lost| of_loss(&lost.reason));
         let (kind, text) = lost.unwrap_or((kind, text.to_owned()));
         match std::mem::replace(&mut *state, State::Ended { kind, text }) {
@@ -494,7 +496,7 @@ impl Ending for PythonHeld {
 
 impl Drop for PythonHeld {
     fn drop(&mut self) {
-        // A forked process leaves it alone: its locks may be taken for ever.
+        // A forked process leaves it alone: its locks may be held for ever there.
         if self.process != this_process() {
             let state = std::mem::replace(&mut self.state, Mutex::new(State::Moving(None)));
             std::mem::forget(state);
@@ -523,7 +525,7 @@ fn handed_over() -> (&'static str, String) {
     ("HandedOver", "it was handed over, or is about to be".into())
 }
 
-/// The number of no connection: the hold ends with another one.
+/// The number for no connection: the hold ends with another handle.
 const NEVER: i64 = -1;
 
 /// Makes the capsule of a hold.
@@ -551,7 +553,7 @@ pub(super) fn capsule(
 }
 
 /// Warns of a hold that was dropped without being released. A `__del__` would swallow the exception
-/// of a signal handler, also where there is nothing to warn of.
+/// of a signal handler, even without a warning.
 fn warn_of(held: &PythonHeld) {
     let State::Held(held, _) = &*held.state() else { return };
     let text = format!(
@@ -561,7 +563,8 @@ fn warn_of(held: &PythonHeld) {
     api::warn_of_resource(&text);
 }
 
-/// Has a handle end with a connection; at once if that was closed while the handle was waited for.
+/// Ties a handle to a connection. Ends it at once if that was closed during the wait for the
+/// handle.
 pub(super) fn ends_with(context: &Context, number: Option<i64>, handle: Weak<dyn Ending>) {
     let mut all = of_connections();
     if number.is_none() {
@@ -607,21 +610,20 @@ impl Drop for Closer {
 /// Ends holds, and releases them.
 fn end_all(handles: impl IntoIterator<Item = Weak<dyn Ending>>, kind: &'static str, text: &str) {
     let holds = handles.into_iter().filter_map(|handle| handle.upgrade()?.end(kind, text));
-    // All are over before the first is released.
+    // All are marked as ended before the first is released.
     let holds: Vec<Held> = holds.collect();
     release_until(holds, Instant::now() + AT_END);
     FILES.close_idle();
 }
 
-/// Ends the holds of a connection, by its number, or all, without waiting for a locked file for
-/// long.
+/// Ends the holds of a connection, by its number, or all, and waits only briefly for a locked file.
 pub(crate) fn end_holds(context: &'static Context, given: Object) -> Result<Object> {
     let number = optional(context, &given.item(0)?);
     let (first, last) = match number {
         Some(number) => (number, number),
         None => (i64::MIN, i64::MAX),
     };
-    // Those of other interpreters go on.
+    // The holds of other interpreters go on.
     let ours = key(context, first)..=key(context, last);
     let mut handles = Vec::new();
     for (_, of_one) in of_connections().range_mut(ours) {
@@ -631,8 +633,8 @@ pub(crate) fn end_holds(context: &'static Context, given: Object) -> Result<Obje
     context.names.none()
 }
 
-/// Calls `work` with the hold of a capsule and the other arguments. What gives the GIL up counts
-/// itself.
+/// Calls `work` with the hold of a capsule and the other arguments. Functions that release the GIL
+/// count themselves.
 fn with_held(
     context: &'static Context,
     arguments: &Object,
@@ -653,8 +655,8 @@ pub(crate) fn check(context: &'static Context, given: Object) -> Result<Object> 
     with_held(context, &given, |context, held, _| over(context, held.over()))
 }
 
-/// Answers for how many seconds it is trusted, when it expires in Unix ms, and what the last
-/// renewal failed with.
+/// Answers for how many seconds it is trusted, when it expires in Unix ms, and the error of the
+/// last renewal.
 pub(crate) fn state(context: &'static Context, given: Object) -> Result<Object> {
     with_held(context, &given, |context, held, _| {
         let (trusted, expires_at_ms, trouble) = match &*held.state() {
@@ -687,13 +689,13 @@ pub(crate) fn release(context: &'static Context, given: Object) -> Result<Object
     })
 }
 
-/// Leaves the block of an object that has the capsule of a hold: releases it, without a bytecode
-/// before. Its arguments are the object and those of `__exit__`.
+/// Leaves the block of an object that has the capsule of a hold: releases it, before any bytecode
+/// runs. Its arguments are the object and those of `__exit__`.
 pub(crate) fn exit(context: &'static Context, given: Object) -> Result<Object> {
     let owner = given.item(0)?;
     let held = api::in_capsule::<PythonHeld>(&owner.attribute(&context.names.native)?)?;
     match release_now(context, &held)? {
-        // What went wrong in the block matters more; the keeper goes on trying.
+        // The exception of the block matters more; the keeper goes on trying to release.
         Err(_) if context.names.is_none(&given.item(2)?) => {
             let name = owner.attribute(&context.names.name)?.shown();
             let goes_on = format!("the keeper goes on trying to release '{name}'");
@@ -704,7 +706,7 @@ pub(crate) fn exit(context: &'static Context, given: Object) -> Result<Object> {
     }
 }
 
-/// Releases a hold. Returns whether it was still held, or why it may have been for nothing.
+/// Releases a hold. Returns whether it was still held, or the error of the release.
 fn release_now(
     context: &'static Context,
     held: &PythonHeld,
@@ -716,13 +718,13 @@ fn release_now(
     handled?;
     Ok(match answer {
         Err(lost) if lost.reason.may_pass() => Err(lost.reason),
-        // A lease that was lost is left alone.
+        // The row of a lost lease is left alone.
         answer => Ok(answer.is_ok()),
     })
 }
 
-/// Hands it over for so many ms. Answers owner, token and expiry of the requester's grant, or why
-/// it could not be.
+/// Hands it over for this many ms. Answers owner, token and expiry of the requester's grant, or the
+/// reason of the failure.
 pub(crate) fn hand_over(context: &'static Context, given: Object) -> Result<Object> {
     with_held(context, &given, |context, held, arguments| {
         let ttl = in_duration(to_integer(&arguments.item(1)?).unwrap_or(0));
@@ -730,7 +732,7 @@ pub(crate) fn hand_over(context: &'static Context, given: Object) -> Result<Obje
         if let Some(reason) = held.over() {
             return over(context, Some(reason));
         }
-        // From here on the requester may trust it.
+        // The requester may trust the lease from here on.
         let State::Held(moving, _) = std::mem::replace(&mut *held.state(), State::Moving(None))
         else {
             return over(context, Some(handed_over()));
@@ -749,7 +751,7 @@ pub(crate) fn hand_over(context: &'static Context, given: Object) -> Result<Obje
             }
             Err((back, error)) => {
                 if let Some(back) = held.take_back(back) {
-                    // It was to end meanwhile. If the file is locked, the keeper releases it.
+                    // The hold was to end meanwhile. If the file is locked, the keeper releases it.
                     without_gil(|| drop(back));
                 }
                 handled?;
@@ -764,7 +766,7 @@ pub(crate) fn hand_over(context: &'static Context, given: Object) -> Result<Obje
     })
 }
 
-/// Answers the requester and the Unix time in ms until which it asks, or None.
+/// Answers the requester and the Unix time in ms until which the holder must give up, or None.
 pub(crate) fn requested(context: &'static Context, given: Object) -> Result<Object> {
     with_held(context, &given, |context, held, _| {
         let request = match &*held.state() {
@@ -778,7 +780,7 @@ pub(crate) fn requested(context: &'static Context, given: Object) -> Result<Obje
     })
 }
 
-/// What the event of a hold knows. It keeps no hold alive.
+/// The state behind the event of a hold. It keeps no hold alive.
 struct PythonEvent {
     held: Weak<PythonHeld>,
     lost: LossSignal,
@@ -816,7 +818,7 @@ pub(crate) fn event_check(context: &'static Context, given: Object) -> Result<Ob
     over(context, api::in_capsule::<PythonEvent>(&given.item(0)?)?.over())
 }
 
-/// Waits until its hold is over, for so many seconds and for 50 ms at most. Answers whether it is.
+/// Waits until its hold is over, for this many seconds and 50 ms at most. Answers whether it is.
 pub(crate) fn event_wait(context: &'static Context, given: Object) -> Result<Object> {
     let event = api::in_capsule::<PythonEvent>(&given.item(0)?)?;
     let time = seconds(&given.item(1)?).min(SLICE);
@@ -845,7 +847,7 @@ pub(super) fn failed(error: HoldError<FileError>) -> Failed {
     }
 }
 
-/// Returns a loss as Python names it, with its text.
+/// Returns a loss with the name that Python has for it, and its text.
 pub(super) fn of_loss(loss: &Loss) -> (&'static str, String) {
     let kind = match loss {
         Loss::Superseded { .. } => "Superseded",

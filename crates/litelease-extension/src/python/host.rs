@@ -1,5 +1,5 @@
-//! The caller's `sqlite3.Connection` as the host of a store: `cursor.execute` and `fetchall`,
-//! called from here.
+//! The caller's `sqlite3.Connection` as the host of a store, through calls of `cursor.execute` and
+//! `fetchall`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,11 +9,11 @@ use litelease_store::{Failure, Host, Rows, Value, code};
 use crate::python::api::{Object, Raised, Result, clear, py, string, take_exception, tuple};
 use crate::python::values::{Names, to_integer};
 
-/// What runs statements while a call is under way. Between calls it refers to nothing of Python's.
+/// Runs statements while a call is under way. Between calls it has no references to Python objects.
 pub(crate) struct PythonHost {
     names: &'static Names,
     running: RefCell<Option<Running>>,
-    /// The exceptions that this call has met, each with its text.
+    /// The exceptions that this call has caught, each with its text.
     raised: RefCell<Vec<(String, Object)>>,
 }
 
@@ -36,7 +36,7 @@ impl PythonHost {
         PythonHost { names, running: RefCell::new(None), raised: RefCell::default() }
     }
 
-    /// Begins a call. From here on text comes as `str`, whatever the caller's setting.
+    /// Begins a call. From here on text arrives as `str`, whatever the caller's setting.
     pub(crate) fn begin(&self, connection: Object, cursor: Object) -> Result<()> {
         let Names { text_factory, str, .. } = self.names;
         let theirs = connection.attribute(text_factory)?;
@@ -51,7 +51,7 @@ impl PythonHost {
         Ok(())
     }
 
-    /// Ends a call: puts the caller's setting back. Returns the exceptions it has met.
+    /// Ends a call: restores the caller's setting. Returns the exceptions that it has caught.
     pub(crate) fn end(&self) -> Vec<(String, Object)> {
         if let Some(Running { connection, text_factory: Some(theirs), .. }) =
             self.running.borrow_mut().take()
@@ -62,7 +62,7 @@ impl PythonHost {
         self.raised.take()
     }
 
-    /// Keeps the exception that is set, and tells the store what it needs to know of it.
+    /// Stores the exception that is set, and returns to the store what it needs of it.
     fn failure(&self) -> Failure {
         let Ok(exception) = take_exception() else {
             return Failure { code: code::ERROR, message: "no exception is set".into() };
@@ -121,7 +121,7 @@ impl PythonHost {
                 rows = Rows::new(columns);
             }
             for column in 0..columns {
-                // What SQLite has not, a converter of the caller's has made.
+                // SQLite has no such type, so a converter of the caller's has made the value.
                 let value = self.names.to_value(&row.item(column)?)?;
                 rows.push(value.ok_or_else(|| self.names.type_error(CONVERTED))?);
             }
@@ -174,7 +174,7 @@ impl Host for SharedHost {
     }
 }
 
-/// The code of an error, by its text: Python tells it since 3.11 only.
+/// Returns the code of an error by its text, because Python shows the code only since 3.11.
 fn code_by_words(message: &str, is_sqlite: bool) -> i32 {
     const ABORT: i32 = 4;
     const MISUSE: i32 = 21;

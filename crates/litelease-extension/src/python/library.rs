@@ -1,4 +1,4 @@
-//! Finds the SQLite library that Python's own connections use, and proves that it is the one.
+//! Finds the SQLite library that Python's own connections use, and proves that it is the right one.
 //!
 //! A second library on the same file would drop the locks of the first. Equal versions prove
 //! nothing: a process may have two copies of one library. So a VFS with a random name is registered
@@ -14,11 +14,11 @@ use litelease_sys::functions_of;
 use crate::python::Context;
 use crate::python::api::{self, Object, Result};
 use crate::routines::Routines;
-use crate::{OLDEST, libraries, place_of};
+use crate::{OLDEST, libraries, slot_of};
 
 static FOUND: OnceLock<&'static Api> = OnceLock::new();
 
-/// The functions of the library, once it was found.
+/// The functions of the library, once it is found.
 pub(crate) fn found() -> Option<&'static Api> {
     FOUND.get().copied()
 }
@@ -41,7 +41,7 @@ pub(crate) fn find_library(context: &'static Context, arguments: Object) -> Resu
 }
 
 fn search(file: Option<CString>, open: &Object) -> Option<&'static Api> {
-    // Those that have loaded the extension, and then by the names of the functions.
+    // First those that have loaded the extension, then by the names of the functions.
     if let Some((_, api)) = libraries().find(|(table, _)| is_pythons(table, open)) {
         return Some(api);
     }
@@ -54,11 +54,11 @@ fn search(file: Option<CString>, open: &Object) -> Option<&'static Api> {
         return None;
     }
     let table: &'static Routines = Box::leak(Box::new(table));
-    let place = place_of(table).ok()?;
+    let place = slot_of(table).ok()?;
     libraries().nth(place).map(|(_, api)| api)
 }
 
-/// Checks whether Python's connections are of this library.
+/// Checks whether Python's connections belong to this library.
 fn is_pythons(table: &Routines, open: &Object) -> bool {
     let name = unique();
     let Ok(vfs) = CString::new(name.clone()) else { return false };
@@ -69,7 +69,7 @@ fn is_pythons(table: &Routines, open: &Object) -> bool {
     match opened {
         Some(Ok(())) => true,
         Some(Err(_)) => {
-            // It knows no such VFS.
+            // Another library does not know the VFS.
             api::clear();
             false
         }

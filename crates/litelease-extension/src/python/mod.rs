@@ -1,8 +1,8 @@
 //! The binding for CPython: the verbs of a hosted store as builtin functions.
 //!
-//! No bytecode runs inside a call, so no signal handler can raise in the middle of one: what goes
-//! wrong comes from SQLite or from a callback of the caller's, as an exception of `cursor.execute`,
-//! and the store undoes its work as after any other error.
+//! No bytecode runs inside a call, so no signal handler can raise in the middle of one. Errors come
+//! from SQLite or from a callback of the caller's, as an exception of `cursor.execute`, and the
+//! store undoes its work as after any other error.
 
 mod api;
 #[cfg(unix)]
@@ -39,25 +39,25 @@ use crate::python::session::{Call, Failed, Session};
 use crate::python::turn::{Calls, Counted};
 use crate::python::values::{Names, to_integer};
 
-/// What the functions of one interpreter share. It is never freed.
+/// The state that the functions of one interpreter share. It is never freed.
 pub(crate) struct Context {
     names: Names,
-    /// Raises an error: it gets its kind, its text, the exception behind it, and the lease that it
-    /// is about.
+    /// A function of Python's that raises an error, with its kind, its text, the exception behind
+    /// it, and the lease that it is about.
     fail: Object,
     calls: Calls,
 }
 
 const CONTEXT: &CStr = c"litelease.context";
 
-/// The functions of CPython that [`litelease_python_init`] wants the addresses of: their names,
-/// separated by spaces.
+/// Returns the names, separated by spaces, of the functions of CPython whose addresses
+/// [`litelease_python_init`] needs.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn litelease_python_needs() -> *const c_char {
     NAMES.as_ptr()
 }
 
-/// The version of the library, as a C string.
+/// Returns the version of the library, as a C string.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn litelease_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
@@ -101,8 +101,8 @@ pub(crate) unsafe extern "C" fn litelease_python_init(
     })
 }
 
-/// Makes the functions that Python calls: whether a call is [`guarded`] or done [`at_once`], the
-/// name, the signature with a sentence, and what answers it.
+/// Makes the functions that Python calls. Each line has the kind of call ([`guarded`] or
+/// [`at_once`]), the name, the signature with a sentence, and the Rust function.
 macro_rules! methods {
     ($($call:ident $name:literal, $doc:literal, $function:path;)*) => {
         &[$({
@@ -122,9 +122,9 @@ static METHODS: &[Method] = methods! {
     at_once c"is_dead", c"is_dead(owner)\n--\n\nChecks whether a holder has provably ended.", is_dead;
     at_once c"window", c"window(ttl)\n--\n\nReturns how long a renewal is trusted, when the next is due, and the pause after one that failed.", window;
     guarded c"waiter", c"waiter(path)\n--\n\nMakes a waiter at a database file.", waiting::waiter;
-    at_once c"heard", c"heard(waiter)\n--\n\nReturns a number that changes with every notification.", waiting::heard;
-    at_once c"nap", c"nap(until_expiry_ms, left)\n--\n\nReturns how many seconds to sleep before looking again.", waiting::nap;
-    at_once c"listen", c"listen(waiter, heard, seconds)\n--\n\nSleeps for 50 ms at most. Returns whether it was woken before.", waiting::listen;
+    at_once c"generation", c"generation(waiter)\n--\n\nReturns a number that changes with every notification.", waiting::generation;
+    at_once c"time_to_next_read", c"time_to_next_read(until_expiry_ms, left)\n--\n\nReturns how many seconds to sleep before looking again.", waiting::time_to_next_read;
+    at_once c"listen", c"listen(waiter, generation, seconds)\n--\n\nSleeps for 50 ms at most. Returns whether it was woken before.", waiting::listen;
     guarded c"find_library", c"find_library(file, open)\n--\n\nFinds the SQLite library of Python's connections.", library::find_library;
     guarded c"hold", c"hold(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nHolds a name.", holds::hold;
     guarded c"claim_wait", c"claim_wait(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nClaims a name, and waits for it.", holds::claim_wait;
@@ -170,11 +170,11 @@ static METHODS: &[Method] = methods! {
     at_once c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew;
 };
 
-/// Does `work` for a function that Python calls, with what the functions share and the arguments.
+/// Runs `work` for a function that Python calls, with the shared state and the arguments.
 ///
-/// The call is counted until its last use of Python: a thread that came back to an interpreter that
-/// is gone would be ended in the middle of it, which no library survives. Once the end has begun,
-/// the calls of other threads are refused.
+/// Counts the call until its last use of Python. CPython would end a thread that came back to an
+/// interpreter that is gone, in the middle of the call, which no library survives. Once the end has
+/// begun, the calls of other threads are refused.
 pub(crate) fn guarded(
     shared: Raw,
     arguments: Raw,
@@ -186,37 +186,37 @@ pub(crate) fn guarded(
     })
 }
 
-/// Does `work` like [`guarded`], for what keeps the GIL and runs no bytecode: it is neither counted
-/// nor refused.
+/// Runs `work` like [`guarded`], for functions that keep the GIL and run no bytecode: they are
+/// neither counted nor refused.
 pub(crate) fn at_once(
     shared: Raw,
     arguments: Raw,
     work: impl FnOnce(&'static Context, Object) -> Result<Object>,
 ) -> Raw {
     caught(|| {
-        // SAFETY: Python passes what the function was made with.
+        // SAFETY: Python passes the context with which the function was made.
         let context = unsafe { context(shared) }?;
         work(context, Object::borrowed(arguments)?)
     })
 }
 
-/// Does `work` for Python: null means that an exception is set.
+/// Runs `work` for Python: null means that an exception is set.
 fn caught(work: impl FnOnce() -> Result<Object>) -> Raw {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(answer)) => answer.into_raw(),
         Ok(Err(Raised)) => ptr::null_mut(),
-        // A panic must not unwind into Python, and there is no answer to give.
+        // A panic must not unwind into Python. No answer can be given.
         Err(_) => std::process::abort(),
     }
 }
 
-/// Has Python raise an error.
+/// Raises an error in Python.
 pub(crate) fn raise(context: &Context, failed: Failed) -> Result<Object> {
     session::raise(&context.names, &context.fail, failed, &[])
 }
 
 impl Context {
-    /// Counts a call until what this returns is dropped.
+    /// Counts a call until the result is dropped.
     pub(crate) fn begin(&self) -> Result<Counted<'_>> {
         self.calls.begin().ok_or_else(|| self.names.ending())
     }
@@ -297,8 +297,8 @@ fn begin_anew(context: &'static Context, _: Object) -> Result<Object> {
     context.names.none()
 }
 
-/// A new owner text for this process: 0 for one that holds the lease itself, 1 for a lock that
-/// another process may unlock. Empty where the system has none.
+/// Makes a new owner text for this process: with 0 for a process that holds the lease itself, with
+/// 1 for a lock that another process may unlock. Empty on systems that have none.
 #[cfg(unix)]
 fn identity_of(kind: i64) -> String {
     let kind = if kind == 0 { HolderKind::Hold } else { HolderKind::Lock };
@@ -317,7 +317,7 @@ fn window_of(ttl: f64) -> Option<[f64; 3]> {
     Some(parts.map(|part| part.as_secs_f64()))
 }
 
-/// Without forks the id is enough.
+/// The process id is enough, because nothing forks here.
 #[cfg(not(unix))]
 fn this_process() -> u64 {
     u64::from(std::process::id())
@@ -333,7 +333,7 @@ fn is_dead_owner(_owner: &str) -> bool {
     false
 }
 
-/// As `litelease_hold::Window` has it, which is not built here.
+/// The window of `litelease_hold::Window`, which is not built here.
 #[cfg(not(unix))]
 fn window_of(ttl: f64) -> Option<[f64; 3]> {
     (ttl > 0.1).then(|| [ttl - (ttl / 10.0).max(0.05), ttl / 3.0, (ttl / 20.0).clamp(0.01, 0.25)])

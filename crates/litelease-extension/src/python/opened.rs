@@ -1,8 +1,8 @@
-//! Connections of Python's that the library has seen being opened: it runs verbs on them itself,
-//! with no call of Python's per statement.
+//! Connections of Python's whose opening the library has seen: it runs verbs on them itself, with
+//! no call of Python per statement.
 //!
-//! Python does not tell the pointer of a connection. SQLite does, to an automatic extension, which
-//! it calls for each connection that is opened.
+//! Python does not show the pointer of a connection. SQLite passes it to an automatic extension,
+//! which it calls for each connection that is opened.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -17,7 +17,7 @@ use crate::routines::Routines;
 use crate::{libraries, load};
 
 thread_local! {
-    /// The connections that this thread opens for us: their number so far, and the last.
+    /// The connections that this thread opens for us: their number so far, and the last one.
     static OPENING: Cell<Option<(usize, *mut sqlite3)>> = const { Cell::new(None) };
 }
 
@@ -33,14 +33,14 @@ impl Boxed for Opened {
 pub(crate) struct OwnStore {
     // Dropped first.
     pub(crate) store: Store,
-    /// Keeps the connection's memory: one that Python closes meanwhile refuses every statement, and
-    /// is freed with the last one that was compiled.
+    /// Keeps the connection's memory. If Python closes the connection, it refuses every statement,
+    /// and is freed with the last compiled one.
     _anchor: Statement,
     opened: Opened,
 }
 
-/// Opens a connection by a function of Python's. Answers a capsule with its pointer, or None where
-/// the library cannot use it.
+/// Opens a connection by a function of Python's. Answers a capsule with its pointer, or None if the
+/// library cannot use it.
 pub(crate) fn opened(context: &'static Context, given: Object) -> Result<Object> {
     let open = given.item(0)?;
     let table = libraries()
@@ -49,7 +49,7 @@ pub(crate) fn opened(context: &'static Context, given: Object) -> Result<Object>
         .filter(|table| table.at_each_open(entry));
     OPENING.set(Some((0, ptr::null_mut())));
     let answer = open.call(vec![]);
-    // If an audit hook has opened another one meanwhile, which is which is not known.
+    // If an audit hook has opened another one meanwhile, the pointers cannot be told apart.
     let db = OPENING.take().filter(|(count, _)| *count == 1).map(|(_, db)| db);
     drop(answer?);
     let Some((db, table)) = db.zip(table) else { return context.names.none() };
@@ -70,7 +70,7 @@ unsafe extern "C" fn entry(
     code::OK
 }
 
-/// Reads what [`opened`] has answered.
+/// Reads an answer of [`opened`].
 pub(crate) fn read(context: &Context, capsule: &Object) -> Option<Opened> {
     if context.names.is_none(capsule) {
         return None;
@@ -79,7 +79,7 @@ pub(crate) fn read(context: &Context, capsule: &Object) -> Option<Opened> {
 }
 
 impl OwnStore {
-    /// The leases in the main database. None where other threads could not use the connection.
+    /// The leases in the main database. None if other threads could not use the connection.
     ///
     /// # Safety
     /// The connection must be open.
@@ -96,7 +96,7 @@ impl OwnStore {
         Ok(Some(OwnStore { store: Store::new(connection), _anchor: anchor, opened }))
     }
 
-    /// Puts the SQL functions on the connection.
+    /// Registers the SQL functions on the connection.
     pub(crate) fn load(&self) -> std::result::Result<(), String> {
         // SAFETY: the caller has seen that it is open, and SQLite frees them when it closes.
         unsafe { load(self.opened.0, self.opened.1) }

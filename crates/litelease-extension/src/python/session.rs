@@ -20,22 +20,23 @@ use crate::python::turn::{Calls, NoTurn, Turn};
 use crate::python::values::Names;
 use crate::python::waiting::Notifier;
 
-/// What all handles on one connection share. Apart from the turn, only the thread whose turn it is
-/// uses it.
+/// The state that all handles on one connection share. Apart from the turn, only the thread that
+/// has the turn uses it.
 pub(crate) struct Session {
     names: &'static Names,
     calls: &'static Calls,
     process: u64,
     turn: Turn,
     host: Rc<PythonHost>,
-    /// The connection itself, if the library has seen it being opened. It needs no host.
+    /// The connection itself, if the library has seen its opening. It needs no host.
     opened: Option<Opened>,
     store: RefCell<Option<SessionStore>>,
     has_autocommit: Cell<Option<bool>>,
     notifier: Notifier,
-    /// A worker's loop runs on the connection.
+    /// True while a worker's loop runs on the connection.
     pub(crate) has_worker: Arc<AtomicBool>,
-    /// Whether a reference of ours keeps the session alive, because it owes something.
+    /// True while a reference of ours keeps the session alive, because waiters are still to be
+    /// notified.
     is_kept: Cell<bool>,
 }
 
@@ -43,7 +44,7 @@ impl Boxed for Session {
     const NAME: &'static CStr = c"litelease.session";
 }
 
-/// The store of a session, by how it reaches the connection.
+/// The store of a session, with its way to reach the connection.
 enum SessionStore {
     Hosted(HostedStore),
     Own(OwnStore),
@@ -60,11 +61,12 @@ impl Deref for SessionStore {
     }
 }
 
-/// A call, as Python makes it.
+/// A call, with Python's arguments.
 pub(crate) struct Call<'c> {
     /// The session's object, with its `conn`, `cursor` and `handle`.
     pub(crate) session: &'c Object,
-    /// Whether a transaction of the caller's must be open; `None` asks for nothing.
+    /// True if a transaction of the caller's must be open, false if none may be; `None` allows
+    /// both.
     pub(crate) is_joined: Option<bool>,
     pub(crate) verb: &'c str,
     pub(crate) values: Vec<Object>,
@@ -72,11 +74,11 @@ pub(crate) struct Call<'c> {
 
 /// The reason why a call failed.
 pub(crate) enum Failed {
-    /// An exception is set already.
+    /// An exception is set.
     Raised,
     /// The kind of error, and its text.
     Kind(&'static str, String),
-    /// The store's.
+    /// An error of the store.
     Store(Error),
 }
 
@@ -124,7 +126,7 @@ impl Session {
         }
     }
 
-    /// Makes a call. `fail` raises what goes wrong, after everything was given back.
+    /// Makes a call. `fail` raises its error, after everything was given back.
     pub(crate) fn call(&self, fail: &Object, call: Call<'_>) -> Result<Object> {
         let (done, raised) = match self.run(&call) {
             Ok(ran) => ran,
@@ -160,7 +162,7 @@ impl Session {
             return Ok((self.names.none().map_err(Failed::from), Vec::new()));
         }
         if self.opened.is_some() {
-            // One that was closed raises here.
+            // A connection that was closed raises here.
             drop(connection.attribute(&self.names.in_transaction)?);
             self.make_store()?;
         }
@@ -235,7 +237,7 @@ impl Session {
         }
     }
 
-    /// Makes the store of a connection that the library has seen being opened, which is open.
+    /// Makes the store of an open connection whose opening the library has seen.
     fn make_store(&self) -> std::result::Result<(), Failed> {
         let mut store = self.store.borrow_mut();
         if let (None, Some(opened)) = (&*store, self.opened) {
@@ -246,8 +248,8 @@ impl Session {
         Ok(())
     }
 
-    /// Wakes waiters of the file once what was freed is committed. A commit of the caller's is seen
-    /// by the next verb; until then waiters notice the write to the file.
+    /// Wakes waiters of the file once a freed name is committed. After a COMMIT of the caller's
+    /// own, the next verb does it; until then waiters notice the write to the file.
     fn notify(&self, store: &SessionStore, has_freed: bool) {
         if has_freed {
             self.notifier.freed();
@@ -257,7 +259,7 @@ impl Session {
         }
     }
 
-    /// The arguments as values. What is no value of SQLite's is told by the argument's name.
+    /// Converts the arguments to values. An error names the argument that is no value of SQLite's.
     fn values(&self, call: &Call<'_>) -> std::result::Result<Vec<OwnedValue>, Failed> {
         let value = |(at, given): (usize, &Object)| {
             self.names.to_value(given)?.ok_or_else(|| {
@@ -276,8 +278,7 @@ impl Session {
         call.values.iter().enumerate().map(value).collect()
     }
 
-    /// A cursor of ours, kept with the session's object, where Python's collector of garbage sees
-    /// it.
+    /// A cursor of ours, kept with the session's object, where Python's garbage collector sees it.
     fn cursor(&self, session: &Object, connection: &Object) -> Result<Object> {
         let kept = session.attribute(&self.names.cursor)?;
         if !self.names.is_none(&kept) {
@@ -306,7 +307,8 @@ impl Session {
         }
     }
 
-    /// Python has `autocommit` since 3.12. It is False, True, or a number for the way of before.
+    /// Python has `autocommit` since 3.12. It is False, True, or a number that stands for the older
+    /// way.
     fn is_autocommit_off(&self, connection: &Object) -> Result<bool> {
         if self.has_autocommit.get() == Some(false) {
             return Ok(false);
@@ -322,7 +324,7 @@ impl Session {
     }
 
     /// Loads the extension into the connection, if it is not there yet, and forbids loading again.
-    /// Answers None where this Python cannot load any.
+    /// Answers None if this Python cannot load extensions.
     fn load(&self, connection: &Object, values: &[Object]) -> std::result::Result<Object, Failed> {
         use litelease_store::Host;
 
@@ -337,7 +339,7 @@ impl Session {
             let loaded = connection
                 .attribute(&self.names.load_extension)
                 .and_then(|load| load.call(vec![Object::borrowed(path.as_raw())?]));
-            // Kept while Python is called again.
+            // Stored while Python is called again.
             let loaded = loaded.map_err(|Raised| crate::python::api::take_exception());
             let forbidden = enable.call(vec![crate::python::api::integer(0)?]);
             if let Err(exception) = loaded {
@@ -351,7 +353,8 @@ impl Session {
         Ok(string("there")?)
     }
 
-    /// Keeps the session alive while it owes something: nobody else would know of it.
+    /// Keeps the session alive while waiters are still to be notified, because only it knows of
+    /// them.
     fn keep_while_owing(&self, session: &Object) {
         let owes = self.store.borrow().as_ref().is_some_and(|store| !store.is_settled());
         if owes == self.is_kept.replace(owes) {
@@ -367,7 +370,7 @@ impl Session {
     }
 }
 
-/// The path of the main database; empty for one in memory.
+/// Returns the path of the main database; empty for one in memory.
 fn file_of(store: &SessionStore) -> String {
     match store {
         SessionStore::Hosted(hosted) => hosted.file().to_owned(),
@@ -375,8 +378,8 @@ fn file_of(store: &SessionStore) -> String {
     }
 }
 
-/// Has Python raise an error. Of SQLite's, the exception that `sqlite3` has raised comes back
-/// as it is.
+/// Raises an error in Python. For an error of SQLite's it raises again the exception that `sqlite3`
+/// has raised.
 pub(crate) fn raise(
     names: &Names,
     fail: &Object,
@@ -399,7 +402,7 @@ pub(crate) fn raise(
         _ => None,
     };
     let (kind, code) = match &failed {
-        // No exception of `sqlite3`'s is behind it.
+        // The error did not come from an exception of `sqlite3`.
         Failed::Store(Error::Sqlite(failure)) if cause.is_none() => {
             (exception_of(failure.code), failure.code)
         }
@@ -419,7 +422,7 @@ pub(crate) fn raise(
     fail.call(vec![string(kind)?, string(&text)?, cause, lease, code])
 }
 
-/// The class of `sqlite3`'s exceptions for an error of SQLite's.
+/// Returns the class of `sqlite3`'s exceptions for an error of SQLite's.
 fn exception_of(code: i32) -> &'static str {
     match code & 0xff {
         1 | 3..=6 | 8..=10 | 13..=17 => "OperationalError",
@@ -432,7 +435,7 @@ fn exception_of(code: i32) -> &'static str {
     }
 }
 
-/// Says what an argument must be.
+/// Returns the text of what an argument must be.
 fn wrong_type(verb: Option<&Verb>, at: usize, given: Option<&Object>) -> Failed {
     let shown = given.map_or("nothing".into(), Object::shown);
     let wanted = match verb.and_then(|verb| verb.argument(at)).map(|argument| argument.kind) {
@@ -451,7 +454,7 @@ fn name_of(verb: &Verb, at: usize) -> &'static str {
     verb.argument(at).map_or("an argument", |argument| argument.name)
 }
 
-/// Checks whether an answer says that nothing was done.
+/// Checks whether an answer means that nothing was done.
 fn is_no(rows: &[Vec<OwnedValue>]) -> bool {
     match rows.first().and_then(|row| row.first()) {
         Some(OwnedValue::Text(case)) => ["Rejected", "Busy"].contains(&case.as_str()),

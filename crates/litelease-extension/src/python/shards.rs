@@ -1,5 +1,5 @@
 //! Members of groups that share shards, for Python: handles on those of `litelease-hold`, in
-//! capsules. A capsule that is freed leaves.
+//! capsules. Freeing a capsule leaves the group.
 
 use std::ffi::CStr;
 use std::sync::{Arc, Weak};
@@ -68,8 +68,8 @@ pub(crate) fn join(context: &'static Context, given: Object) -> Result<Object> {
     }
 }
 
-/// Calls `work` with the member of a capsule and the other arguments. What is lost is answered with
-/// its name, the kind and the text.
+/// Calls `work` with the member of a capsule and the other arguments. Answers a loss with the name
+/// that was lost, the kind and the text.
 fn with_shards(
     context: &'static Context,
     arguments: &Object,
@@ -97,8 +97,8 @@ fn shard_at(given: &Object) -> Result<usize> {
     Ok(shard.unwrap_or(usize::MAX))
 }
 
-/// Waits for an event, for so many seconds and for 50 ms at most. Answers None, or the number of
-/// the shard and what has happened, in a tuple of its own.
+/// Waits for an event, for this many seconds and 50 ms at most. Answers None, or the number of the
+/// shard and the event, in a tuple of its own.
 pub(crate) fn next(context: &'static Context, given: Object) -> Result<Object> {
     with_shards(context, &given, |context, shards, given| {
         let time = seconds(&given.item(1)?).min(SLICE);
@@ -135,7 +135,7 @@ pub(crate) fn next(context: &'static Context, given: Object) -> Result<Object> {
     })
 }
 
-/// Answers the numbers of the shards that are the member's.
+/// Answers the numbers of the member's shards.
 pub(crate) fn held(context: &'static Context, given: Object) -> Result<Object> {
     with_shards(context, &given, |_, shards, _| {
         let held = shards.held().into_iter();
@@ -187,7 +187,7 @@ pub(crate) fn leave(context: &'static Context, given: Object) -> Result<Object> 
     })
 }
 
-/// Does `work` for a member, and lets Python handle signals meanwhile.
+/// Runs `work` for a member, and lets Python handle signals meanwhile.
 fn asked<T>(
     context: &'static Context,
     shards: &Shards,

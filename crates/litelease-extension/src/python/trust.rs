@@ -1,5 +1,5 @@
-//! Holds on servers, for Python: Python renews them over HTTP, and how long they are trusted is
-//! counted here.
+//! Holds on servers, for Python: Python renews them over HTTP, and this module counts how long they
+//! are trusted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::python::holds::{PythonHeld, name_at, of_server, optional};
 use crate::python::values::to_integer;
 use crate::python::waiting::seconds;
 
-/// Answers seconds on the clock that measures trust.
+/// Answers the seconds of the clock that measures trust.
 pub(crate) fn clock(_: &'static Context, _: Object) -> Result<Object> {
     float(SystemClock.now().as_secs_f64())
 }
 
-/// Makes the hold of a grant that was asked for at a time of [`clock`]. Its arguments are the name,
+/// Makes the hold of a grant that was requested at a time of [`clock`]. Its arguments are the name,
 /// the owner, the token, the ttl in seconds, and that time.
 pub(crate) fn begin(context: &'static Context, given: Object) -> Result<Object> {
     let (name, owner) = (name_at(context, &given, 0)?, name_at(context, &given, 1)?);
@@ -28,8 +28,8 @@ pub(crate) fn begin(context: &'static Context, given: Object) -> Result<Object> 
     of_server(Arc::new(Hold::new(grant, window, start, Renewal::whole(0))))
 }
 
-/// Calls `work` with the hold, if it has not ended, and the other arguments. Answers for how many
-/// seconds nothing is to be done for it; or None if it is over.
+/// Calls `work` with the hold, if it has not ended, and the other arguments. Answers in how many
+/// seconds the hold needs a renewal; or None if it is over.
 fn with_hold(
     context: &'static Context,
     arguments: &Object,
@@ -56,7 +56,7 @@ pub(crate) fn until(_: &'static Context, given: Object) -> Result<Object> {
     float(until.as_secs_f64())
 }
 
-/// Notes the answer to a renewal. Its arguments are the hold, when the renewal began, the seconds
+/// Records the answer to a renewal. Its arguments are the hold, when the renewal began, the seconds
 /// that were granted or None, and the kind of the loss, the newest token, and the error. Without a
 /// beginning, the hold is lost at once.
 pub(crate) fn settle(context: &'static Context, given: Object) -> Result<Object> {
@@ -85,7 +85,7 @@ pub(crate) fn settle(context: &'static Context, given: Object) -> Result<Object>
     })
 }
 
-/// Returns a loss by its kind, as Python names it.
+/// Returns a loss by the name that Python has for its kind.
 fn loss_of(kind: &str, by: i64, error: String) -> Loss {
     match kind {
         "Superseded" => Loss::Superseded { by, owner: None },

@@ -1,4 +1,4 @@
-//! Whose turn it is on a connection: one call at a time, also where threads share it.
+//! The turn on a connection: one call at a time, even if threads share it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,16 +11,15 @@ use crate::python::api::{Raised, check_signals, without_gil};
 /// How often a waiting thread lets Python handle signals.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long a thread waits for the `finish` block of another one: as long as Python's connections
-/// wait for a lock.
+/// How long a thread waits for the `finish` block of another thread: as long as Python's
+/// connections wait for a lock.
 const BLOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long an interpreter that ends waits for the calls of other threads. When it is gone, a
-/// thread that comes back to it is ended on the spot, which this library would not survive.
+/// How long an interpreter that ends waits for the calls of other threads. CPython ends a thread
+/// that comes back to it later on the spot, which this library would not survive.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The calls of one interpreter. A process may have several, and one that ends is not the end of
-/// the others.
+/// The calls of one interpreter. A process may have several, and each ends by itself.
 #[derive(Default)]
 pub(crate) struct Calls {
     running: AtomicUsize,
@@ -42,8 +41,8 @@ pub(crate) struct Turn {
 struct State {
     holder: Option<ThreadId>,
     waiting: VecDeque<ThreadId>,
-    /// The thread whose `finish` block is open. What another thread did meanwhile would be part of
-    /// its transaction.
+    /// The thread whose `finish` block is open. Calls of other threads would become part of its
+    /// transaction.
     block: Option<ThreadId>,
 }
 
@@ -109,7 +108,7 @@ impl Turn {
     }
 }
 
-/// A thread's place in the queue, which it leaves when this is dropped.
+/// A thread's entry in the queue, which it leaves when this is dropped.
 struct Waiter<'t> {
     turn: &'t Turn,
     me: ThreadId,
@@ -147,7 +146,7 @@ impl Drop for Waiter<'_> {
 impl State {
     fn is_free_for(&self, thread: ThreadId, ends_block: bool) -> bool {
         let is_next = self.waiting.front().is_none_or(|first| *first == thread);
-        // Those who wait for a block to end must not keep it from ending.
+        // Threads that wait for a block to end must not keep it from ending.
         let may_go = self.block.map_or(is_next, |owner| ends_block || owner == thread);
         self.holder.is_none() && may_go
     }
@@ -177,7 +176,7 @@ impl Drop for Counted<'_> {
 }
 
 impl Calls {
-    /// Counts a call that needs no turn. None once the interpreter ends.
+    /// Counts a call that needs no turn. Returns `None` once the interpreter ends.
     pub(crate) fn begin(&self) -> Option<Counted<'_>> {
         let counted = self.count();
         (!self.are_ending()).then_some(counted)

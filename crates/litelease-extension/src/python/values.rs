@@ -1,4 +1,4 @@
-//! Values between Python and the store, and the names and classes that are needed for that.
+//! Conversions between Python and the store, and the names and classes that they need.
 
 use litelease_store::{OwnedValue, Value};
 
@@ -79,8 +79,8 @@ impl Names {
         set(&self.type_error, text)
     }
 
-    /// Sets the error of a call that comes when another thread ends the interpreter. No bytecode
-    /// runs for it: the thread could be ended there.
+    /// Sets the error of a call that comes while another thread ends the interpreter. Runs no
+    /// bytecode, because Python could end this thread there.
     pub(crate) fn ending(&self) -> Raised {
         set(&self.litelease_error, "the interpreter is shutting down")
     }
@@ -89,8 +89,8 @@ impl Names {
         object.as_raw() == self.none.as_raw()
     }
 
-    /// The value of an object; `None` if it is of another class than SQLite has, or a number that
-    /// does not fit.
+    /// Returns the value of an object; `None` if its class is none of SQLite's, or it is a number
+    /// that does not fit.
     pub(crate) fn to_value(&self, object: &Object) -> Result<Option<OwnedValue>> {
         if self.is_none(object) {
             return Ok(Some(OwnedValue::Null));
@@ -126,7 +126,7 @@ impl Names {
         }
     }
 
-    /// Rows as a list of tuples.
+    /// Returns rows as a list of tuples.
     pub(crate) fn list_of(&self, rows: &[Vec<OwnedValue>]) -> Result<Object> {
         let row = |row: &Vec<OwnedValue>| {
             let values = row.iter().map(|value| self.object_of(value.value()));
@@ -136,13 +136,13 @@ impl Names {
     }
 }
 
-/// Sets an exception of a class that is written in C, or has nothing of its own.
+/// Sets an exception of a class that is written in C, or has no state of its own.
 fn set(class: &Object, text: &str) -> Raised {
     let made = string(text).and_then(|text| class.call(vec![text]));
     made.map_or_else(|raised| raised, set_exception)
 }
 
-/// The number, if it is one that fits.
+/// Returns the number, if it fits.
 pub(crate) fn to_integer(object: &Object) -> Option<i64> {
     // SAFETY: the object is alive. -1 may also mean that it has raised.
     let number = unsafe { (py().PyLong_AsLongLong)(object.as_raw()) };

@@ -1,4 +1,4 @@
-//! Waiting at a database file without the GIL, and waking those who wait.
+//! Waits at a database file without the GIL, and wakes waiters.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -7,48 +7,48 @@ use std::time::{Duration, Instant};
 #[cfg(unix)]
 pub(crate) use litelease_hold::Notifier;
 #[cfg(unix)]
-use litelease_hold::{Waiter, time_to_next_read as nap_of};
+use litelease_hold::{Waiter, time_to_next_read as sleep_time};
 
 use crate::python::Context;
 use crate::python::api::{self, Object, Result, in_box, py, without_gil};
 use crate::python::values::to_integer;
 
-/// How long a signal's handler has to wait at most.
+/// The longest time that a signal's handler has to wait.
 const SLICE: Duration = Duration::from_millis(50);
 
 impl api::Boxed for Waiter {
     const NAME: &'static CStr = c"litelease.waiter";
 }
 
-/// Made with the GIL held: so no fork happens while a thread begins to watch the file.
+/// Made with the GIL held, so that no fork happens while a thread starts to watch the file.
 pub(crate) fn waiter(_: &'static Context, given: Object) -> Result<Object> {
     api::boxed(Waiter::at(Path::new(given.item(0)?.text()?)))
 }
 
-pub(crate) fn heard(_: &'static Context, given: Object) -> Result<Object> {
+pub(crate) fn generation(_: &'static Context, given: Object) -> Result<Object> {
     let waiter = given.item(0)?;
     api::integer(i64::from(in_box::<Waiter>(&waiter)?.generation()))
 }
 
-pub(crate) fn nap(_: &'static Context, arguments: Object) -> Result<Object> {
+pub(crate) fn time_to_next_read(_: &'static Context, arguments: Object) -> Result<Object> {
     let until_expiry_ms = to_integer(&arguments.item(0)?).unwrap_or(i64::MAX);
-    api::float(nap_of(until_expiry_ms, seconds(&arguments.item(1)?)).as_secs_f64())
+    api::float(sleep_time(until_expiry_ms, seconds(&arguments.item(1)?)).as_secs_f64())
 }
 
-/// Python serves signals between two calls.
+/// Sleeps for 50 ms at most, because Python handles signals between two calls.
 pub(crate) fn listen(context: &'static Context, arguments: Object) -> Result<Object> {
     let capsule = arguments.item(0)?;
     let waiter = in_box::<Waiter>(&capsule)?;
-    let heard = to_integer(&arguments.item(1)?).and_then(|heard| u32::try_from(heard).ok());
+    let generation = to_integer(&arguments.item(1)?).and_then(|seen| u32::try_from(seen).ok());
     let time = seconds(&arguments.item(2)?).min(SLICE);
-    // Once the interpreter ends, the waiter is told so by its next verb.
+    // Once the interpreter ends, the waiter's next verb fails.
     let Some(_counted) = context.calls.begin() else { return api::integer(1) };
     let begin = Instant::now();
-    without_gil(|| waiter.wait_for_change(heard.unwrap_or(0), time));
+    without_gil(|| waiter.wait_for_change(generation.unwrap_or(0), time));
     api::integer(i64::from(begin.elapsed() < time))
 }
 
-/// Reads a number of seconds. What is no number counts as none.
+/// Reads a number of seconds. Other objects count as none.
 pub(super) fn seconds(number: &Object) -> Duration {
     // SAFETY: the object is alive.
     let number = unsafe { (py().PyFloat_AsDouble)(number.as_raw()) };
@@ -62,9 +62,9 @@ pub(super) fn seconds(number: &Object) -> Duration {
 #[cfg(not(unix))]
 pub(crate) use elsewhere::Notifier;
 #[cfg(not(unix))]
-use elsewhere::{Waiter, nap_of};
+use elsewhere::{Waiter, sleep_time};
 
-/// `litelease-hold` is not built here: waiters sleep and look again.
+/// `litelease-hold` is not built here: waiters sleep and read again.
 #[cfg(not(unix))]
 mod elsewhere {
     use std::path::Path;
@@ -99,7 +99,7 @@ mod elsewhere {
         }
     }
 
-    pub(super) fn nap_of(until_expiry_ms: i64, left: Duration) -> Duration {
+    pub(super) fn sleep_time(until_expiry_ms: i64, left: Duration) -> Duration {
         let until = Duration::from_millis(u64::try_from(until_expiry_ms).unwrap_or(0).max(1));
         until.min(Duration::from_millis(100)).min(left)
     }

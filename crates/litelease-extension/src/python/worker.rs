@@ -1,5 +1,5 @@
-//! The worker of a queue for Python: it receives, extends and settles on a connection of its own.
-//! Handlers run in Python, on the caller's connection.
+//! The worker of a queue for Python: it receives, extends and acknowledges on a connection of its
+//! own. Handlers run in Python, on the caller's connection.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
@@ -24,7 +24,7 @@ use crate::python::session::Failed;
 use crate::python::values::to_integer;
 use crate::python::{Context, raise, session_of};
 
-/// The time that its connection waits for another one's lock at once.
+/// How long its connection waits for another connection's lock at a time.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 const SECOND: &str =
@@ -43,22 +43,22 @@ struct Worker {
     number: Option<i64>,
     /// Answers whether to end before the next item.
     stop: Object,
-    /// The item that a handler has, or the last one: while there is one, the keeper's connection
+    /// The item that a handler has, or the last one. While there is one, the keeper's connection
     /// stays open.
     current: RefCell<Option<(Delivered<OwnedValue>, Arc<PythonHeld>)>>,
     is_in_call: Cell<bool>,
-    /// Until the work is over.
+    /// `None` once the work is over.
     only: RefCell<Option<Only>>,
 }
 
-/// What a forked process leaves alone.
+/// The parts that a forked process leaves alone.
 struct PythonWorker(OfProcess<Worker>);
 
 impl Boxed for PythonWorker {
     const NAME: &'static CStr = c"litelease.worker";
 }
 
-/// The only worker of a connection.
+/// Marks the only worker of a connection.
 struct Only(Arc<AtomicBool>);
 
 impl Only {
@@ -75,7 +75,7 @@ impl Drop for Only {
 
 /// Begins to work. Its arguments are the session, the path, the queue, the visibility and the first
 /// and the longest delay in ms, whether to end after one item and when none is visible, the number
-/// of the connection, and a function that says whether to stop.
+/// of the connection, and a function that returns whether to stop.
 pub(crate) fn work(context: &'static Context, given: Object) -> Result<Object> {
     let refuse = |kind, text: &str| raise(context, Failed::Kind(kind, text.into()));
     let file = file_at(context, &given.item(1)?)?;
@@ -145,8 +145,8 @@ pub(crate) fn work_next(context: &'static Context, given: Object) -> Result<Obje
     })
 }
 
-/// Ends the work on an item: acknowledges it, or gives it back with a note, unless that was done.
-/// Answers what became of it.
+/// Ends the work on an item: acknowledges it, or gives it back with a note, unless the handler has.
+/// Answers the outcome.
 pub(crate) fn work_end(context: &'static Context, given: Object) -> Result<Object> {
     with_worker(context, &given, |context, worker, arguments| {
         let note = arguments.item(1)?;
@@ -171,7 +171,7 @@ pub(crate) fn work_end(context: &'static Context, given: Object) -> Result<Objec
     })
 }
 
-/// Ends the work: gives the item back that no handler has got, and lets another worker begin. The
+/// Ends the work: gives back the item that no handler has received, and allows another worker. The
 /// capsule may live on, with the traceback of an exception.
 pub(crate) fn work_over(context: &'static Context, arguments: Object) -> Result<Object> {
     let capsule = arguments.item(0)?;
@@ -187,7 +187,7 @@ pub(crate) fn work_over(context: &'static Context, arguments: Object) -> Result<
     context.names.none()
 }
 
-/// Notes what the handler itself has done with an item: the capsule of its delivery, and a word.
+/// Records what the handler itself has done with an item: the capsule of its delivery, and a word.
 pub(crate) fn item_settled(_: &'static Context, arguments: Object) -> Result<Object> {
     let (held, how) = (in_capsule::<PythonHeld>(&arguments.item(0)?)?, arguments.item(1)?);
     let all = [Settled::Done, Settled::GivenBack, Settled::Buried];
@@ -196,7 +196,7 @@ pub(crate) fn item_settled(_: &'static Context, arguments: Object) -> Result<Obj
     arguments.item(1)
 }
 
-/// The word for it, as the counts of a worker have it in Python.
+/// Returns the word for it in the counts of a worker in Python.
 fn word(settled: Settled) -> &'static str {
     match settled {
         Settled::Done => "done",

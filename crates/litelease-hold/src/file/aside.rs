@@ -1,5 +1,5 @@
-//! Asking for a name on a connection of our own, for callers in other languages: their connection
-//! may be in the middle of a statement, and they may want to wait no longer.
+//! Acquires a name on a connection of our own, for callers in other languages: their connection may
+//! be in the middle of a statement, and they may be interrupted.
 
 use std::borrow::Borrow;
 use std::thread::sleep;
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{Clock, Held, HoldError, SystemClock, Wish, acquire, hold};
 
-/// How long a call waits before it asks again whether its caller was interrupted.
+/// How long a call waits before it checks again whether its caller was interrupted.
 pub(super) const STEP: Duration = Duration::from_millis(50);
 
 /// A caller in another language.
@@ -23,7 +23,7 @@ pub struct Aside<'c> {
     pub file: &'c DatabaseFile,
     /// How long it waits for another connection's lock.
     pub patience: Duration,
-    /// Fails if it wants to wait no longer.
+    /// Fails if the caller was interrupted.
     pub go_on: &'c dyn Fn() -> Result<(), FileError>,
 }
 
@@ -40,7 +40,7 @@ impl<'c> Aside<'c> {
         self.patiently(|| hold(&mut place, wish, ttl, wait))
     }
 
-    /// Tries again for some time while the file is locked.
+    /// Repeats `attempt` for some time while the file is locked.
     pub(super) fn patiently<T>(
         &self,
         attempt: impl FnMut() -> Result<T, HoldError<FileError>>,
@@ -69,7 +69,7 @@ impl<'c> Aside<'c> {
         slots::hold_slot(self.own().map_err(HoldError::Lease)?, wish, self.patience)
     }
 
-    /// Opens a connection of our own that waits this long for another one's lock at a time.
+    /// Opens a connection of our own whose calls wait this long for another connection's lock.
     pub fn open(&self, step: Duration) -> Result<OwnConnection<FileConnection>, FileError> {
         let open = || OwnConnection::open(self.file, step).map_err(FileError::Verb);
         self.retrying(|error| self.may_pass(error), open).map_err(cannot_open)
@@ -87,7 +87,7 @@ impl<'c> Aside<'c> {
         matches!(error, FileError::Verb(error) if is_busy(error)) && (self.go_on)().is_ok()
     }
 
-    /// Tries again for some time while an error may pass.
+    /// Repeats a call for some time while it fails with an error that may pass.
     fn retrying<T, E>(
         &self,
         may_pass: impl Fn(&E) -> bool,
@@ -105,11 +105,11 @@ impl<'c> Aside<'c> {
     }
 }
 
-/// A connection of our own that a caller in another language asks on.
+/// A connection of our own that acquires names for a caller in another language.
 pub struct Own<'c, C = OwnConnection<FileConnection>> {
     /// The connection.
     pub own: C,
-    /// Fails if the caller wants to wait no longer.
+    /// Fails if the caller was interrupted.
     pub go_on: &'c dyn Fn() -> Result<(), FileError>,
 }
 
@@ -130,7 +130,7 @@ impl<C: Borrow<OwnConnection<FileConnection>>> Asks for Own<'_, C> {
     }
 }
 
-/// Says that it is our connection that cannot be opened: the caller's own works.
+/// Names our own connection in the error: the caller's connection works.
 fn cannot_open(error: FileError) -> FileError {
     match error {
         FileError::Verb(Error::Sqlite(Failure { code, message }))

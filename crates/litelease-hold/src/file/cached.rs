@@ -1,4 +1,4 @@
-//! The right to answer a value from memory, until a writer wants to change it.
+//! Reads: the right to answer a value from memory until a writer wants to change it.
 
 use std::fmt;
 use std::path::Path;
@@ -26,11 +26,11 @@ const SLOW_POLL: Duration = Duration::from_millis(500);
 /// The shortest time between two reads, however often the file is written.
 const READ_PAUSE: Duration = Duration::from_millis(2);
 
-/// How long a read that could not be given up stays, before that is tried again.
+/// How long to wait before a failed attempt to end a read is repeated.
 const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 
-/// A reader of a name, with the thread that gives the read up when a writer has claimed the name.
-/// The value itself is its owner's.
+/// A reader of a name, with a thread that ends the read when a writer has claimed the name. The
+/// value itself belongs to the caller.
 pub struct CachedReader {
     shared: Arc<Shared>,
     watching: Mutex<Option<JoinHandle<()>>>,
@@ -38,13 +38,13 @@ pub struct CachedReader {
 
 struct Shared {
     name: String,
-    /// Unique to this reader.
+    /// The reader text, unique to this reader.
     reader: String,
     file: DatabaseFile,
     ttl: Duration,
     window: Window,
     process: u64,
-    /// Where the read is granted, prolonged and given up. Locked before `state`.
+    /// The connection on which reads are granted, prolonged and ended. Locked before `state`.
     rows: OwnConnection<FileConnection>,
     state: Mutex<State>,
     changed: Condvar,
@@ -54,16 +54,16 @@ struct Shared {
 struct State {
     /// The version of the value that may be answered from memory.
     version: Option<i64>,
-    /// Until when it may be.
+    /// The end of its trust window.
     trusted_until: Duration,
-    /// Until when a writer may wait for this reader, if it may.
+    /// The time until which a writer may wait for this reader. `None` if no writer has to.
     granted_until: Option<Duration>,
     is_closed: bool,
 }
 
 impl CachedReader {
-    /// Begins to watch the file. `ttl` is more than 100 ms and at most an hour: a writer waits that
-    /// long for a process that is stopped.
+    /// Starts to watch the file. `ttl` is more than 100 ms and at most an hour: a writer waits that
+    /// long for a reader whose process is stopped.
     pub fn new(caller: &Aside<'_>, name: &str, ttl: Duration) -> Result<Self> {
         let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
         let (ttl_ms, most_ms) = (in_ms(ttl), MAX_READ_TTL_MS);
@@ -98,9 +98,9 @@ impl CachedReader {
         &self.shared.reader
     }
 
-    /// Asks for a read. Returns the version of the value if it is granted: not while a writer has
-    /// the name, or the file is locked. A value that is loaded after that is of this version, or
-    /// will not be trusted.
+    /// Asks for a read. Returns the version of the value if it is granted, or `None` if a writer
+    /// has the name or the file is locked. A value that the caller loads afterwards has this
+    /// version, or will not be trusted.
     pub fn acquire(&self) -> Result<Option<i64>> {
         let Shared { name, reader, ttl, file, .. } = &*self.shared;
         if self.is_forked() {
@@ -121,7 +121,7 @@ impl CachedReader {
                 Err(error) if is_busy(&error) => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
-            // Checked again: no other program may see the file that has the grant.
+            // Checked again: other programs may not see the file that stores the grant.
             if rows.connection().has_moved() {
                 return Err(moved());
             }
@@ -134,7 +134,7 @@ impl CachedReader {
         })
     }
 
-    /// Returns for how long a value of this version may be answered from memory if no writer comes.
+    /// Returns how long a value of this version may be answered from memory if no writer comes.
     pub fn trusted_for(&self, version: i64) -> Duration {
         if self.is_forked() {
             return Duration::ZERO;
@@ -146,12 +146,12 @@ impl CachedReader {
         }
     }
 
-    /// Gives the read up if a writer has the name, such as the caller.
+    /// Ends the read if a writer, such as the caller, has the name.
     pub fn give_way(&self) {
         self.shared.give_way();
     }
 
-    /// Gives the read up for good. If the file is locked, the thread goes on trying.
+    /// Ends the read for good. If the file is locked, the thread goes on trying.
     pub fn close(&self) {
         if self.is_forked() {
             return; // the thread and its connection are the other process's
@@ -171,7 +171,7 @@ impl CachedReader {
         }
     }
 
-    /// Checks whether it was closed.
+    /// Checks whether the reader was closed.
     pub fn is_closed(&self) -> bool {
         lock(&self.shared.state).is_closed
     }
@@ -221,8 +221,8 @@ impl Shared {
         }
     }
 
-    /// Gives the read up after the last use of the value, unless that is done. Tries until a writer
-    /// waits for it no longer.
+    /// Ends the read after the last use of the value, if there is one. Tries until no writer waits
+    /// for it any longer.
     fn leave(&self) {
         loop {
             let left =
@@ -241,13 +241,14 @@ impl Shared {
             if lock(&self.state).granted_until.is_none() {
                 return Ok(());
             }
-            // What cannot be read now is left to the trust window.
+            // If the file cannot be read now, the trust window decides.
             let is_written = rows.leases().inspect(&self.name).is_ok_and(|writer| writer.is_some());
             if !is_written && !rows.connection().has_moved() {
                 return Ok(());
             }
             self.distrust();
-            // Only now: a writer that finds no reader writes. If it fails, it is tried again.
+            // Ended after trust, because a writer that finds no reader writes. A failure is tried
+            // again.
             self.unread(rows)
         });
         if read.is_err() && self.rows.is_moved() {
@@ -255,7 +256,7 @@ impl Shared {
         }
     }
 
-    /// Gives the read up, and wakes the writers that wait for it and the own thread.
+    /// Ends the read, and wakes the writers that wait for it and this reader's own thread.
     fn unread(&self, rows: &FileConnection) -> Result<(), Error> {
         let given_up = rows.leases().store.unread(&self.name, &self.reader);
         if given_up.is_ok() {

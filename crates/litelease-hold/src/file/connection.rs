@@ -1,5 +1,5 @@
-//! Connections that this crate keeps open for itself: closed before the process forks, and opened
-//! again by their next use.
+//! Connections that this crate keeps open for itself: they are closed before the process forks, and
+//! opened again by their next use.
 
 use std::any::Any;
 use std::fs;
@@ -16,7 +16,7 @@ use super::fork::close_before_forks;
 use super::{DatabaseFile, FileLeases};
 use crate::Notifier;
 
-/// A connection of our own to a file that is there, with its leases.
+/// A connection of our own to an existing file, with its leases.
 pub struct FileConnection {
     // Fields are dropped in this order: the statements must go before their connection.
     store: Store,
@@ -38,7 +38,7 @@ pub trait OpenFile: FileHandle + Sized {
     /// Converts an error of the store.
     fn error(error: Error) -> Self::Error;
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<Self, Self::Error>;
 }
 
@@ -70,7 +70,7 @@ impl FileHandle for FileConnection {
     }
 }
 
-/// Opens a connection to a file that is there.
+/// Opens a connection to an existing file.
 pub(crate) fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<OpenConnection, Error> {
     let open = OpenConnection::open(file.api, &file.path, file.vfs.as_deref())?;
     if !open.connection().has_mutex() {
@@ -80,8 +80,8 @@ pub(crate) fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<OpenCo
     Ok(open)
 }
 
-/// Reads the file once. SQLite opens the -wal at the first read. If the file were replaced before
-/// that, it would open the new file's, and write into it what belongs to the old one.
+/// Reads the file once, because SQLite opens the -wal at the first read. If the file were replaced
+/// before that, SQLite would open the new file's log and write the old one's pages into it.
 pub fn read_once(store: &Store) -> Result<(), Error> {
     store.token("").map(drop)
 }
@@ -90,7 +90,7 @@ fn failure(message: &str) -> Error {
     Error::Sqlite(Failure { code: code::ERROR, message: message.into() })
 }
 
-/// A connection to a file that is there. It can be used by several threads, one after the other.
+/// A connection to an existing file, which several threads can use one after the other.
 pub struct OwnConnection<H> {
     slot: &'static Slot,
     file: DatabaseFile,
@@ -105,13 +105,13 @@ type Slot = Mutex<Option<Box<dyn FileHandle>>>;
 type LockedSlot = MutexGuard<'static, Option<Box<dyn FileHandle>>>;
 
 impl<H: OpenFile> OwnConnection<H> {
-    /// Opens a file that is there.
+    /// Opens an existing file.
     pub fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<Self, H::Error> {
         close_before_forks();
         let slot = lock(&SLOTS).take();
         let (file, handle) = (file.clone(), PhantomData);
         let mut own = OwnConnection { slot, file, busy_timeout, file_id: None, handle };
-        // Under the lock: a fork must find it.
+        // Opened under the lock, so that a fork finds it.
         let mut locked = lock(slot);
         *locked = Some(Box::new(H::open(&own.file, busy_timeout)?));
         drop(locked);
@@ -119,8 +119,8 @@ impl<H: OpenFile> OwnConnection<H> {
         Ok(own)
     }
 
-    /// Runs `work` on the connection, which no other thread uses meanwhile. Opens it if a fork has
-    /// closed it.
+    /// Runs `work` on the connection, which no other thread uses meanwhile. Opens it again if a
+    /// fork has closed it.
     pub fn with<T, E: From<H::Error>>(
         &self,
         work: impl FnOnce(&H) -> Result<T, E>,
@@ -133,7 +133,7 @@ impl<H: OpenFile> OwnConnection<H> {
         work(as_handle(&**open)?)
     }
 
-    /// Runs work of the caller's on the connection. If the work forks, the connection stays open.
+    /// Runs the caller's work on the connection. If the work forks, the connection stays open.
     pub fn lend<T, E: From<H::Error>>(
         &self,
         work: impl FnOnce(&H) -> Result<T, E>,
@@ -162,7 +162,7 @@ impl<H: OpenFile> OwnConnection<H> {
     }
 }
 
-/// Returns a handle as what it is. Only handles of this type are in its slot.
+/// Casts a handle to its own type. Its slot has only handles of this type.
 fn as_handle<H: OpenFile>(open: &dyn FileHandle) -> Result<&H, H::Error> {
     let open: &dyn Any = open;
     open.downcast_ref().ok_or_else(|| H::error(failure("the connection has another type")))
@@ -175,12 +175,12 @@ impl<H> Drop for OwnConnection<H> {
     }
 }
 
-/// Returns which file is at a path. Does not open it: closing it would drop SQLite's locks.
+/// Identifies the file at a path. Does not open it: closing it would drop SQLite's locks.
 fn file_id(file: &str) -> Option<FileId> {
     Some(FileId::new(&fs::metadata(file).ok()?))
 }
 
-/// The slots of this process. They are never freed, but used again, so that a fork can keep them
+/// The slots of this process. They are never freed, but reused, so that a fork can keep them
 /// locked.
 struct Slots {
     all: Vec<&'static Slot>,
@@ -199,13 +199,14 @@ impl Slots {
     }
 }
 
-/// Our connections, closed and locked, so that none is opened. Dropping it unlocks them.
+/// Our connections while a fork is under way: closed, and locked so that none is opened. Dropping
+/// it unlocks them.
 pub(crate) struct Closed {
     _slots: Vec<LockedSlot>,
     _list: MutexGuard<'static, Slots>,
 }
 
-/// Closes our connections and keeps them closed. Returns false with them if one was in use until
+/// Closes our connections and keeps them closed. Also returns false if one of them was in use until
 /// `deadline`, and so is still open.
 pub(crate) fn close_all(deadline: Instant) -> (Closed, bool) {
     let (list, mut are_closed) = (lock(&SLOTS), true);
@@ -216,7 +217,7 @@ pub(crate) fn close_all(deadline: Instant) -> (Closed, bool) {
             continue;
         };
         if let Some(open) = slot.take() {
-            // A checkpoint takes time, and the next use opens the file again.
+            // A checkpoint takes time, and it is not needed: the next use opens the file again.
             open.connection().keep_log_at_close();
         }
         slots.push(slot);

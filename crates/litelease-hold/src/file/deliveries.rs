@@ -1,4 +1,4 @@
-//! A queue of a file, as a worker uses it: on the connection of a handler, or on one of our own.
+//! The `Deliveries` of a queue in a file, on the connection of a handler or on one of our own.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::{
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
 
-/// The time that the keeper tries to open its connection to a locked file.
+/// How long the keeper tries to open its connection to a locked file.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A queue of a file: what all handlers of a worker share.
+/// A queue of a file, shared by all handlers of a worker.
 pub struct FileQueue {
     file: DatabaseFile,
     name: String,
@@ -28,14 +28,14 @@ pub struct FileQueue {
     waiter: Waiter,
 }
 
-/// The queue as one handler uses it.
+/// The queue, for one handler.
 pub struct FileDeliveries<A> {
-    /// The connection that it asks on.
+    /// The connection on which the handler receives.
     pub asks: A,
     queue: Arc<FileQueue>,
     /// Called with each error that may pass.
     on_trouble: Option<OnTrouble>,
-    /// The count of wake-ups before the last receive.
+    /// The generation of wake-ups before the last receive.
     generation: Cell<u32>,
 }
 
@@ -49,7 +49,7 @@ impl FileQueue {
         Ok(FileQueue { file, name: name.into(), visibility, home, waiter })
     }
 
-    /// Wakes handlers that wait. Others that hear it look once.
+    /// Wakes handlers that wait. Handlers of other queues read once and wait on.
     pub fn wake(file: &DatabaseFile) {
         if let Some(wakeup) = Wakeup::find(Path::new(&**file)) {
             wakeup.notify();
@@ -84,7 +84,7 @@ impl<A: Asks> Deliveries for FileDeliveries<A> {
         self.generation.set(waiter.generation());
         self.asks.with(|leases| {
             self.check_moved(leases)?;
-            // Asked without the write lock: an idle worker must not block other writers.
+            // Checked without the write lock: an idle worker must not block other writers.
             let left_ms = match leases.store.next_visible(name)? {
                 None => i64::MAX,
                 Some(at_ms) => at_ms.saturating_sub(now_ms()),
@@ -96,10 +96,10 @@ impl<A: Asks> Deliveries for FileDeliveries<A> {
             let received =
                 leases.store.receive(name, visibility_ms, When::Now, |body| body.into())?;
             let Some(item) = received else {
-                // Another worker was quicker; look again.
+                // Another worker was quicker, so check again.
                 return Ok(Received::Nothing(Duration::ZERO));
             };
-            // Checked again: no other program may see the file that has the delivery.
+            // Checked again: other programs may not see the file that stores the delivery.
             self.check_moved(leases)?;
             Ok(Received::Item(item))
         })
@@ -125,7 +125,7 @@ impl<A: Asks> Deliveries for FileDeliveries<A> {
     fn ack(&self, item: &Delivered<OwnedValue>) -> Result<Settled> {
         let acked = self.asks.with(|leases| Ok(leases.store.ack(&item.receipt)?))?;
         Ok(match acked {
-            // Acknowledged by the handler in its own way, or by an attempt whose answer was lost.
+            // The handler acknowledged it itself, or the answer to an earlier attempt was lost.
             AckResult::Acknowledged | AckResult::Stale { reason: StaleReason::Gone } => {
                 Settled::Done
             }
@@ -156,7 +156,7 @@ impl<A: Asks> Deliveries for FileDeliveries<A> {
             if !leases.store.is_in_transaction() {
                 return Ok(None);
             }
-            // It would block all other writers, and the handler never finished it.
+            // The handler's transaction would block all other writers, and it never ended it.
             leases.store.rollback()?;
             Ok(Some("the handler left a transaction open"))
         })

@@ -1,13 +1,13 @@
-//! The gate around forks: what is ours is closed or locked while the process forks.
+//! The gate around forks: our connections are closed and our locks are taken during a fork.
 //!
-//! SQLite keeps a list of the files that a process has open, with the locks that it has on them. A
-//! fork copies the list, but not the locks. In the child, a new connection to a file of the list
-//! takes no lock of its own. So the parent's last close finds no other process, and deletes the
-//! log while the child goes on writing to it: commits that the child was told of are lost. And a
-//! lock that some thread has at the fork is never released in the child, which has no such thread.
+//! SQLite keeps a list of the files that a process has open, with its locks on them. A fork copies
+//! the list, but not the locks. In the child, a new connection to a listed file takes no lock of
+//! its own. So the parent's last close finds no other process, and deletes the log while the child
+//! goes on writing to it: commits that the child has reported are lost. Besides, a lock that some
+//! thread has at the fork is never released in the child, which has no such thread.
 //!
-//! So the thread that forks first takes all locks of the process that ours may hold, and closes
-//! our connections. Their next use opens them again.
+//! So the thread that forks first takes all locks of the process that our threads may have, and
+//! closes our connections. Their next use opens them again.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -25,13 +25,14 @@ use crate::process_keeper::{KeeperLock, count_fork};
 /// the program from forking.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A forked process may hold names itself, with a keeper of its own.
+/// True if forked processes may hold names, with a keeper of their own.
 static MAY_HOLD: AtomicBool = AtomicBool::new(false);
 
-/// A connection of ours was open at the fork that made this process, or one of those before it.
+/// True if a connection of ours stayed open at the fork that made this process, or at an earlier
+/// one.
 static HAD_OPEN: AtomicBool = AtomicBool::new(false);
 
-/// The locks that the thread that forks keeps meanwhile.
+/// The locks that the forking thread keeps during the fork.
 struct Forking {
     keeper: KeeperLock,
     are_closed: bool,
@@ -69,7 +70,7 @@ extern "C" fn before() {
     let open = session::lock_open();
     let locks: Vec<Box<dyn Any>> =
         vec![Box::new(open), Box::new(store), Box::new(connections), Box::new(known)];
-    // A thread that is about to end has no such storage any more. Then nothing stays locked.
+    // A thread that is ending has lost its thread-local storage. Then nothing stays locked.
     let _ =
         FORKING.try_with(|own| own.replace(Some(Forking { keeper, are_closed, _locks: locks })));
 }

@@ -1,4 +1,4 @@
-//! A file as a place: what a hold and a wait ask of it, on the caller's connection.
+//! The file as a `Place`: claims, requests and waits, on the caller's connection or one of our own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ pub struct FilePlace<'l, A> {
     /// Values and limits that are stored in the commit of a claim.
     more: More<'l>,
     waiter: Option<Waiter>,
-    /// The generation of the wake-ups before the last claim.
+    /// The generation of wake-ups before the last claim.
     generation: u32,
 }
 
-/// The connection on which a place asks: the caller's, or one of our own.
+/// The connection on which a place claims: the caller's, or one of our own.
 pub trait Asks {
     /// Runs `work` on the leases.
     fn with<T>(&self, work: impl FnOnce(FileLeases<'_>) -> Result<T>) -> Result<T>;
 
-    /// Fails with the reason if the caller wants to wait no longer.
+    /// Fails with the reason if the caller was interrupted.
     fn go_on(&self) -> Result<()>;
 
-    /// Returns how long a wait sleeps at most before it asks whether to go on.
+    /// Returns the longest sleep of a wait between two checks for an interrupt.
     fn longest_sleep(&self) -> Duration;
 }
 
@@ -85,7 +85,7 @@ impl<'l, A: Asks> FilePlace<'l, A> {
                     time_to_next_read(until_expiry_ms, at_most.min(self.asks.longest_sleep()));
                 waiter.wait_unless_cancelled(cancel, self.generation, time);
             }
-            // The caller reads once more before it sleeps: wake-ups before this line were missed.
+            // The caller reads once more before it sleeps, because earlier wake-ups were missed.
             None => self.waiter = Some(Waiter::at(Path::new(&*self.file))),
         }
     }
@@ -131,13 +131,13 @@ impl<A: Asks> Place for FilePlace<'_, A> {
 
     fn claim(&mut self, wish: &Wish<'_>) -> Result<Claimed> {
         self.asks.go_on()?;
-        // A wake-up from here on belongs to a change after the row was read.
+        // Counted before the read: a later wake-up belongs to a change after it.
         self.generation = self.waiter.as_ref().map_or(0, Waiter::generation);
         self.asks.with(|leases| {
             self.check_moved(leases)?;
             match self.make(leases, wish)? {
                 ClaimResult::Acquired(lease) => {
-                    // Checked again: no other program may see the file that has the grant.
+                    // Checked again: other programs may not see the file that stores the grant.
                     self.check_moved(leases)?;
                     Ok(Claimed::Granted(Granted::whole(lease)))
                 }
@@ -152,7 +152,7 @@ impl<A: Asks> Place for FilePlace<'_, A> {
             let open = store.requested(name, When::Now, |requester, _| requester == owner)?;
             Ok(match (request, open) {
                 (_, Some(true)) => store.repeat_request(name, owner, When::Now)?,
-                // Another owner has a request open, or this one is to make none.
+                // Another owner has a request open, or this owner may not make one.
                 (_, Some(false)) | (None, None) => None,
                 (Some(within), None) => {
                     let within_ms = in_ms(within);
@@ -221,7 +221,7 @@ impl<A: Asks> Place for FilePlace<'_, A> {
     fn rows(&self) -> Result<Box<dyn Rows>> {
         let patience = |leases: FileLeases<'_>| Ok(leases.store.connection().busy_timeout());
         let rows = open_rows(&self.file, GrantKind::Names, self.asks.with(patience)?)?;
-        // Checked again: they may be rows of a file that came in its place.
+        // Checked again: the rows may belong to a file that has replaced this one.
         self.asks.with(|leases| self.check_moved(leases))?;
         Ok(rows)
     }
@@ -267,8 +267,8 @@ pub fn open_rows(
     Ok(Box::new(patiently(patience, || KeptRows::open(file, kind))?))
 }
 
-/// Opens something for the keeper. Its own connection waits for no writer, since other files wait
-/// for the keeper. So a writer that is in the way of its first read is waited for here.
+/// Opens a handle for the keeper. The keeper's connection waits for no writer, because other files
+/// wait for the keeper. So this waits for a writer that blocks the first read.
 pub fn patiently<T>(patience: Duration, open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let begin = SystemClock.now();
     loop {

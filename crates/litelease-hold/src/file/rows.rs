@@ -1,5 +1,5 @@
-//! The rows of one file as the keeper renews them, on a connection of its own: names, slots of
-//! pools and deliveries of items.
+//! The `Rows` of one file, on a connection of the keeper's own: names, slots of pools and
+//! deliveries of items.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -18,11 +18,11 @@ use crate::{Current, Due, HandoverRequest, HeldGrant, Loss, Notice, Renewal, Row
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// How long a commit waits for readers, while no new ones get in. Other files wait meanwhile, so
-/// it is short; the keeper tries again.
+/// How long a commit waits for readers while it keeps new ones out. It is short, because other
+/// files wait meanwhile; the keeper tries again.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// How long the process that holds the write lock is not asked for again. The keeper tries much
+/// How long to wait before looking up the holder of the write lock again. The keeper tries much
 /// more often, and reading the system's list of locks takes longer than an attempt.
 const WRITER_LOOK: Duration = Duration::from_millis(100);
 
@@ -32,19 +32,19 @@ pub struct KeptRows {
     pub db: OwnConnection<FileConnection>,
     file: DatabaseFile,
     kind: GrantKind,
-    /// The process that held the write lock, and when it was asked for.
+    /// The process that had the write lock, and when that was looked up.
     writer: Cell<Option<(Instant, Option<u32>)>>,
 }
 
 /// The kind of grants in these rows. It decides how they are renewed and released.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GrantKind {
-    /// Leases on names. The owner text is their proof.
+    /// Leases on names. The owner text proves them.
     Names,
     /// Slots: the name is the pool, and the secret is the id of the lease.
     Slots,
-    /// Deliveries: the name is the queue, the secret the receipt, and the ttl the visibility. Their
-    /// worker settles them; one that is released all the same is given back.
+    /// Deliveries: the name is the queue, the secret is the receipt, and the ttl is the visibility.
+    /// Their worker acknowledges them or gives them back; a release gives them back.
     Deliveries,
 }
 
@@ -72,7 +72,7 @@ impl KeptRows {
             let mut answers = Vec::with_capacity(due.len());
             for due in due {
                 answers.push(match kind.renew(&tx, due) {
-                    // What is wrong with one row is not the others' fault.
+                    // An error in one row must not fail the others.
                     Err(error) if is_of_one_name(&error) => {
                         Err(Loss::CannotRenew { error: error.to_string() })
                     }
@@ -84,7 +84,7 @@ impl KeptRows {
         })
     }
 
-    /// Hands a grant over by a verb of the caller's choice.
+    /// Hands a grant over, by a verb that the caller chooses.
     pub fn hand_over_by(
         &self,
         grant: &HeldGrant,
@@ -96,7 +96,7 @@ impl KeptRows {
         let handed = self.db.with(|db| {
             let answer = hand_over(db.leases(), claimant(grant))?;
             if matches!(answer, TransferResult::Transferred(_)) {
-                // The requester waits for it.
+                // The requester is waiting for the lease.
                 db.leases().freed();
             }
             Ok(answer)
@@ -111,7 +111,7 @@ impl KeptRows {
         }
     }
 
-    /// Returns what an error means for the grants.
+    /// Converts an error of the file into the loss of each grant.
     pub fn trouble(&self, error: &Error) -> Loss {
         if is_busy(error) {
             return Loss::BlockedByWriter { pid: self.writer_pid() };
@@ -133,7 +133,7 @@ impl Rows for KeptRows {
             return vec![Err(Loss::FileReplaced); due.len()];
         }
         let answers = self.renew_all(due);
-        // Checked again: no other program may see the file that has the renewals.
+        // Checked again: other programs may not see the file that stores the renewals.
         if self.is_moved() {
             return vec![Err(Loss::FileReplaced); due.len()];
         }
@@ -152,7 +152,7 @@ impl Rows for KeptRows {
 
     fn read(&mut self, grant: &HeldGrant) -> Current {
         let kind = self.kind;
-        // What cannot be read now is left to the renewals.
+        // If a row cannot be read now, the renewals decide.
         let current =
             self.db.with(|db| kind.read(db.leases(), grant)).unwrap_or(Current::unknown());
         Current { is_current: current.is_current && !self.is_moved(), ..current }
@@ -183,7 +183,7 @@ impl Rows for KeptRows {
 }
 
 impl GrantKind {
-    /// Renews a grant, or returns why it cannot be.
+    /// Renews a grant, or returns the reason why not.
     fn renew(self, tx: &FileTransaction<'_>, due: &Due<'_>) -> Result<Result<Renewal, Loss>> {
         let Due { grant, progress, .. } = due;
         let HeldGrant { name, token, ttl, secret, .. } = *grant;
@@ -191,7 +191,7 @@ impl GrantKind {
         Ok(match self {
             GrantKind::Names => {
                 if let Some(ago) = progress {
-                    // A grant that is over by now is rejected below.
+                    // The call below rejects a grant that has ended.
                     let _ = store.progress(name, *token, When::At(now_ms() - in_ms(*ago)))?;
                 }
                 let asked_at_ms = now_ms();
@@ -203,14 +203,15 @@ impl GrantKind {
             }
             GrantKind::Slots => match store.renew_slot(name, secret, ttl_ms, When::Now)? {
                 Some(slot) => Ok(Renewal::whole(slot.expires_at_ms)),
-                // It is gone before its time.
+                // Its time is not over, so it did not expire: an operator has broken it.
                 None if !due.trusted_for.is_zero() => Err(Loss::Broken),
                 None => Err(Loss::Expired),
             },
             GrantKind::Deliveries => match store.extend(secret, ttl_ms, When::Now)? {
                 Some(deadline_ms) => Ok(Renewal::whole(deadline_ms)),
                 None => match store.check_receipt(secret)? {
-                    // No other worker has received the item, but its deadline has passed.
+                    // No other worker has received the item, but the delivery's deadline has
+                    // passed.
                     AckResult::Acknowledged => Err(Loss::Expired),
                     AckResult::Stale { reason } => Err(Loss::Stale { reason: reason.to_string() }),
                 },
@@ -267,8 +268,7 @@ fn claimant(grant: &HeldGrant) -> Claimant<'_> {
     Claimant { owner: &grant.owner, token: Some(grant.token) }
 }
 
-/// Checks whether an error is about one name: its row, its limits or its request. It is not the
-/// others' fault.
+/// Checks whether an error concerns one name only: its row, its limits or its request.
 fn is_of_one_name(error: &Error) -> bool {
     matches!(
         error,
@@ -276,18 +276,18 @@ fn is_of_one_name(error: &Error) -> bool {
     )
 }
 
-/// Returns what a rejection means for a holder that has not released its lease.
+/// Converts a rejection for a holder that has not released its lease.
 pub fn loss(token: i64, reason: Reason, current: Option<Lease>) -> Loss {
     let current = current.map(|current| (current.token, current.owner));
     Loss::from_rejection(token, reason, current, Loss::FileReplaced)
 }
 
-/// Returns what was granted to a claim or renewal by `ttl` that began at `asked_at_ms`.
+/// Returns the time that was granted to a claim or renewal of `ttl` that began at `asked_at_ms`.
 pub fn granted(asked_at_ms: i64, ttl: Duration, lease: &Lease) -> Renewal {
     let expires_at_ms = lease.expires_at_ms;
     let is_whole = expires_at_ms >= asked_at_ms.saturating_add(in_ms(ttl));
-    // Measured now, which is later than the row was written, and without the millisecond that has
-    // begun: so it is never too long.
+    // Measured after the row was written, and rounded down to whole milliseconds: so the result is
+    // never too long.
     let left_ms = u64::try_from(expires_at_ms.saturating_sub(now_ms() + 1)).unwrap_or(0);
     let granted = (!is_whole).then(|| Duration::from_millis(left_ms));
     Renewal { expires_at_ms, granted }

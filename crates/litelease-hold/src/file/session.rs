@@ -25,9 +25,9 @@ type Result<T, E = HoldError<FileError>> = std::result::Result<T, E>;
 /// How long the rows of a file wait for their first connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Opens the session of an identity, which is a name like others; in the place of the one before if
-/// `replaces`, or if the process of that one has ended. Returns the hold of the identity, whose
-/// release closes the session, and what claims names in it.
+/// Opens the session of an identity, which is a name like any other. With `replaces`, or if the
+/// process of the identity's session has ended, replaces that session. Returns the hold of the
+/// identity, whose release closes the session, and the handle that claims names in it.
 ///
 /// Fails with [`HoldError::Busy`] if another session has the identity.
 pub fn open_session(
@@ -48,7 +48,7 @@ pub fn open_session(
         own.with(|db: &FileConnection| open_in(db, file, identity, &owner, ttl, replaces))
     });
     let (start, granted) = opened.inspect_err(|_| {
-        // It may have been stored all the same.
+        // A claim that failed may have been stored.
         let _ = own.with(|db| db.leases().release_if_stored(identity, &owner));
     })?;
     let (name, secret) = (identity.into(), String::new());
@@ -88,7 +88,7 @@ fn open_in(
     replaces: bool,
 ) -> Result<(Duration, Lease)> {
     let tx = db.leases().begin()?;
-    // The clock is read once, and after the wait for the write lock.
+    // The clock is read once, after the wait for the write lock.
     let (start, now_ms) = (SystemClock.now(), now_ms());
     let is_dead = |current: &Lease| is_dead(&current.owner);
     let opened = tx.store.open_session(identity, owner, in_ms(ttl), now_ms, replaces, is_dead);
@@ -96,7 +96,7 @@ fn open_in(
         ClaimResult::Acquired(granted) => granted,
         ClaimResult::Busy(current) => return Err(HoldError::Busy(current)),
     };
-    // What was broken is free.
+    // The broken names are free.
     tx.freed();
     tx.commit()?;
     if db.connection().has_moved() {
@@ -105,12 +105,12 @@ fn open_in(
     Ok((start, granted))
 }
 
-/// A session as its handle, its names and the keeper share it.
+/// A session, shared by its handle, its names and the keeper.
 pub struct SessionMembers {
     identity: HeldGrant,
     window: Window,
     file: DatabaseFile,
-    /// Where names are claimed. Locked before `names`.
+    /// The connection on which names are claimed. Locked before `names`.
     db: OwnConnection<FileConnection>,
     /// Locked as long as a transaction of the session is open. The keeper's rows are locked before
     /// it, so no caller of the keeper has this lock.
@@ -127,12 +127,12 @@ struct Names {
 
 struct Name {
     grant: HeldGrant,
-    /// None until the keeper has it.
+    /// `None` until the keeper has it.
     hold: Option<Arc<Hold>>,
 }
 
 impl Names {
-    /// Forgets what is over.
+    /// Removes the holds that are over.
     fn tidy(&mut self) {
         let is_over = |hold: &Arc<Hold>| hold.is_ended() || hold.loss().is_some();
         self.list.retain(|name| !name.hold.as_ref().is_some_and(is_over));
@@ -154,26 +154,26 @@ impl Names {
 /// The answer of a function of the store that renews a session.
 pub(super) type Answer<T> = Result<Result<Beat<T>, SessionOver>, litelease_store::Error>;
 
-/// The outcome of the renewal of a whole session, for each hold.
+/// The outcome for each hold of renewing a whole session.
 struct Renewed {
     start: Duration,
     identity: (Lease, Renewal),
-    /// For each name in the list.
+    /// The outcome for each name of the list.
     names: Vec<Result<(Lease, Renewal), Loss>>,
 }
 
-/// Why nothing of a session is renewed.
+/// The reason why nothing of a session is renewed.
 struct SessionEnd {
     reason: Loss,
-    /// For each name in the list.
+    /// The reason for each name of the list.
     names: Vec<Loss>,
 }
 
 impl SessionMembers {
-    /// Claims a name in the session, without waiting for it. In the same commit the session and all
-    /// its names are renewed to the same instant.
+    /// Claims a name in the session, without waiting for it. The same commit renews the session and
+    /// all its names to the same instant.
     ///
-    /// If the session can no longer be renewed, nothing is written, and everything is lost.
+    /// If the session can no longer be renewed, nothing is written, and all its holds are lost.
     pub fn claim(self: &Arc<Self>, caller: &Aside<'_>, name: &str) -> Result<Held> {
         let claim = |store: &Store, session: SessionGrants<'_>, now_ms: i64| {
             store.claim_in_session(session, name, now_ms, |current| is_dead(&current.owner))
@@ -207,7 +207,7 @@ impl SessionMembers {
         Lost { name: self.identity.name.clone(), reason }
     }
 
-    /// Renews the whole session by a function of the store's, in an open transaction. The caller
+    /// Renews the whole session by a function of the store, in an open transaction. The caller
     /// commits it, or rolls it back if the identity is refused.
     fn beat<T>(
         &self,
@@ -215,7 +215,7 @@ impl SessionMembers {
         names: &Names,
         work: impl FnOnce(&Store, SessionGrants<'_>, i64) -> Answer<T>,
     ) -> Result<Result<(Renewed, T), SessionEnd>> {
-        // The clock is read once, and after the wait for the write lock.
+        // The clock is read once, after the wait for the write lock.
         let (start, now_ms) = (SystemClock.now(), now_ms());
         let HeldGrant { name: identity, owner, token, ttl, .. } = &self.identity;
         let all: Vec<(&str, i64)> =
@@ -250,7 +250,7 @@ impl SessionMembers {
         SessionEnd { names: names.collect(), reason }
     }
 
-    /// Records the answer, for every hold.
+    /// Records the outcome for every hold.
     fn settle(&self, names: &Names, beat: &Renewed) {
         let now = SystemClock.now();
         if let Some(hold) = self.hold.get() {
@@ -263,21 +263,20 @@ impl SessionMembers {
                 _ => {}
             }
         }
-        // The holder may have been told during the commit.
+        // The holder may have learned of its loss during the commit.
         if let Some(over) = self.session_over() {
             names.fail(|_| over.clone());
         }
     }
 
-    /// Returns why every name is lost, once the session is. That is final: its row may be live for
-    /// a margin longer, and renewing it would keep the names of a session that its holder has given
-    /// up.
+    /// Returns why every name is lost, once the session is lost. That is final: its row may be live
+    /// for a margin longer, and renewing it would keep names whose holder has given them up.
     fn session_over(&self) -> Option<Loss> {
         let reason = self.hold.get()?.loss()?.to_string();
         Some(Loss::SessionOver { reason })
     }
 
-    /// Ends trust in everything.
+    /// Ends trust in the identity and all names.
     fn fail(&self, names: &Names, over: &SessionEnd) {
         if over.reason.may_pass() {
             return;
@@ -292,9 +291,9 @@ impl SessionMembers {
         }
     }
 
-    /// Changes what the session has, in one transaction, by a function of the store's that also
-    /// renews the whole session. `granted` tells what it has granted, or why everything is rolled
-    /// back.
+    /// Changes what the session holds, in one transaction, by a function of the store that also
+    /// renews the whole session. `granted` returns what that has granted, or the reason to roll
+    /// everything back.
     pub(super) fn change<T>(
         self: &Arc<Self>,
         caller: &Aside<'_>,
@@ -345,7 +344,7 @@ impl SessionMembers {
             }
             names.tidy();
             let tx = db.leases().begin()?;
-            // Asked again: the wait for the write lock takes time.
+            // Checked again, because the wait for the write lock takes time.
             self.check()?;
             let (beat, done) = match self.beat(tx.store, &names, work)? {
                 Ok(beat) => beat,
@@ -357,7 +356,7 @@ impl SessionMembers {
             };
             let granted = granted(&done)?;
             tx.commit()?;
-            // Checked again: no other program may see the file that has the change.
+            // Checked again: other programs may not see the file that stores the change.
             if db.connection().has_moved() {
                 return Err(moved(&self.file));
             }
@@ -376,14 +375,14 @@ impl SessionMembers {
         })
     }
 
-    /// Renews the whole session inside a transaction of the holder's own. Gives `pending` each hold
-    /// with its renewal and when that began: the COMMIT decides.
+    /// Renews the whole session inside a transaction of the holder's own. Passes each hold to
+    /// `pending`, with its renewal and when that began: the COMMIT decides.
     pub fn renew_in(
         &self,
         store: &Store,
         pending: impl Fn(Arc<Hold>, Lease, Renewal, Duration),
     ) -> Result<()> {
-        // Not checked for trust: an earlier renewal in this transaction may have to prolong it
+        // Does not check for trust: an earlier renewal in this transaction may have to prolong it
         // first.
         if let Some(reason) = self.hold.get().and_then(|hold| hold.loss()) {
             return Err(self.as_lost(reason).into());
@@ -412,7 +411,7 @@ impl fmt::Debug for SessionMembers {
     }
 }
 
-/// The sessions of this process, for the keeper, which knows grants only.
+/// The sessions of this process, for the keeper, which knows only grants.
 static OPEN: Mutex<Vec<Arc<SessionMembers>>> = Mutex::new(Vec::new());
 
 /// Returns the sessions of this process. A fork keeps them locked.
@@ -424,8 +423,8 @@ fn session_of(grant: &HeldGrant) -> Option<Arc<SessionMembers>> {
     lock_open().iter().find(|members| members.identity.owner == grant.owner).cloned()
 }
 
-/// The rows of sessions in one file, as the keeper renews them: a session as a whole, whichever of
-/// its names is due.
+/// The rows of sessions in one file. The keeper renews a session as a whole, whichever of its names
+/// is due.
 struct SessionRows {
     rows: KeptRows,
 }
@@ -544,7 +543,7 @@ impl Rows for SessionRows {
 
     fn release(&mut self, grant: &HeldGrant, time: Duration) -> Result<(), Loss> {
         let Some(members) = session_of(grant) else {
-            // A session that was closed has released its names, and one that is lost has not.
+            // Closing a session releases its names. Losing it does not.
             return match self.rows.read(grant).is_current {
                 true => self.rows.release(grant, time),
                 false => Err(closed()),
@@ -607,7 +606,7 @@ impl Rows for SessionRows {
     }
 }
 
-/// Renews a session and does nothing else.
+/// Renews a session, and changes nothing else.
 fn renew(store: &Store, session: SessionGrants<'_>, now_ms: i64) -> Answer<()> {
     store.beat_session(session, now_ms, |_| Ok(()))
 }

@@ -1,8 +1,8 @@
 //! Shards: the members of a group share a number of leases evenly, and move them when members come
 //! and go.
 //!
-//! A member is a session, so its shards end together. What it claims, requests and gives up is
-//! decided by [`litelease_core::plan`], in the transaction that does it.
+//! A member is a session, so its shards end together. [`litelease_core::plan`] decides what it
+//! claims, requests and gives up, in the transaction that does it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -50,19 +50,19 @@ pub struct ShardsOptions {
 }
 
 impl ShardsOptions {
-    /// Returns options of the member `id`, which is renewed by `ttl`. Others have 30 s to give a
-    /// shard up.
+    /// Returns options of the member `id`, whose leases last `ttl`. Other members have 30 s to give
+    /// up a shard that this one requests.
     pub fn new(id: &str, ttl: Duration) -> Self {
         ShardsOptions { id: id.into(), ttl, drain: Duration::from_secs(30) }
     }
 
-    /// Gives other members this long to finish their work on a shard that this one requests.
+    /// Sets how long other members may take to finish with a shard that this one requests.
     pub fn drain(self, drain: Duration) -> Self {
         ShardsOptions { drain, ..self }
     }
 }
 
-/// A change of what a member has. `C` is a checkpoint.
+/// A change of the shards of a member. `C` is a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ShardEvent<C> {
@@ -79,14 +79,14 @@ pub enum ShardEvent<C> {
     Requested {
         /// The number of the shard.
         shard: usize,
-        /// From when on it is not renewed any more, in Unix milliseconds.
+        /// The time from which on it is not renewed, in Unix milliseconds.
         until_ms: i64,
     },
-    /// The shard is no longer this member's: stop.
+    /// The shard is another member's now, or free: stop.
     Lost {
         /// The number of the shard.
         shard: usize,
-        /// Why.
+        /// The reason.
         reason: Loss,
     },
 }
@@ -104,7 +104,7 @@ impl<C> ShardEvent<C> {
     }
 }
 
-/// A checkpoint as it is stored: its token, its value and its time in Unix milliseconds.
+/// A stored checkpoint: its token, its value and its time in Unix milliseconds.
 pub type StoredCheckpoint = (i64, OwnedValue, i64);
 
 /// A member of a group that shares shards.
@@ -122,7 +122,7 @@ struct Shared {
     members: Arc<SessionMembers>,
     /// The hold of the member's identity, until it leaves.
     session: Mutex<Option<Held>>,
-    /// Where checkpoints are stored and the group is read.
+    /// The connection that stores checkpoints and reads the group.
     db: OwnConnection<FileConnection>,
     state: Mutex<State>,
     changed: Condvar,
@@ -131,12 +131,12 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// None while a shard is being given up.
+    /// `None` while the shard is being given up.
     held: BTreeMap<usize, Option<Held>>,
-    /// The requests that were passed on, by shard.
+    /// The requests that were reported to the caller, by shard.
     passed_on: BTreeMap<usize, i64>,
     events: VecDeque<ShardEvent<StoredCheckpoint>>,
-    /// Why the member is over.
+    /// The reason why the member is over.
     over: Option<Lost>,
 }
 
@@ -197,8 +197,8 @@ impl Shards {
         &self.shared.owner
     }
 
-    /// Waits for the next event, for at most `timeout`. Once the member is lost, and all events
-    /// were returned, it fails with [`HoldError::Lost`].
+    /// Waits for the next event, for at most `timeout`. Once the member is lost and has returned
+    /// all events, fails with [`HoldError::Lost`].
     pub fn next(&self, timeout: Duration) -> Result<Option<ShardEvent<StoredCheckpoint>>> {
         let begin = Instant::now();
         let mut state = lock(&self.shared.state);
@@ -218,7 +218,7 @@ impl Shards {
         }
     }
 
-    /// Returns the shards that are this member's and can be trusted.
+    /// Returns the shards of this member that can be trusted.
     pub fn held(&self) -> Vec<usize> {
         let state = lock(&self.shared.state);
         let is_held = |held: &Option<Held>| held.as_ref().is_some_and(|held| held.check().is_ok());
@@ -231,8 +231,8 @@ impl Shards {
         self.shared.token(shard).map(drop)
     }
 
-    /// Stores a checkpoint of a shard under its token: where the next member goes on. Fails with
-    /// [`HoldError::Lost`] if the shard is no longer this member's.
+    /// Stores a checkpoint of a shard under its token, from which the next member goes on. Fails
+    /// with [`HoldError::Lost`] if the shard is no longer this member's.
     pub fn checkpoint(&self, caller: &Aside<'_>, shard: usize, value: Value<'_>) -> Result<()> {
         let token = self.shared.token(shard)?;
         let name = self.shared.name(shard);
@@ -250,8 +250,9 @@ impl Shards {
         }
     }
 
-    /// Hands a shard over to the member that has requested it, in one commit. Returns whether one
-    /// had. Store the last checkpoint before. From the call on, the shard is not trusted.
+    /// Hands a shard over to the member that has requested it, in one commit. Returns false if no
+    /// member has. Store the last checkpoint before: during the call and after it, the shard is not
+    /// trusted.
     pub fn hand_over(&self, caller: &Aside<'_>, shard: usize) -> Result<bool> {
         let (ttl, goes_on) = (self.shared.ttl, || (caller.go_on)().is_ok());
         let (back, error) = match self.shared.take(shard)?.hand_over_while(ttl, goes_on) {
@@ -268,7 +269,7 @@ impl Shards {
         }
     }
 
-    /// Gives a shard up, for whichever member comes first: it may be this one again.
+    /// Gives a shard up. The first member to claim it gets it, which may be this one.
     pub fn release(&self, caller: &Aside<'_>, shard: usize) -> Result<(), Lost> {
         let goes_on = || (caller.go_on)().is_ok();
         let released = self.shared.take(shard)?.release_while(caller.patience, goes_on);
@@ -276,8 +277,8 @@ impl Shards {
         released
     }
 
-    /// Leaves the group: releases the member and all its shards in one commit. Dropping it does so,
-    /// too, and ignores errors.
+    /// Leaves the group: releases the member and all its shards in one commit. Dropping the member
+    /// does so, too, and ignores errors.
     pub fn leave(&self, caller: &Aside<'_>) -> Result<(), Lost> {
         let goes_on = || (caller.go_on)().is_ok();
         let left = self.shared.stop();
@@ -286,13 +287,13 @@ impl Shards {
         left
     }
 
-    /// Ends the work of the member. Returns the hold of its identity, which is to be released.
+    /// Ends the member's thread. Returns the hold of its identity, for the caller to release.
     pub fn stop(&self) -> Option<Held> {
         self.shared.stop()
     }
 
     fn join_thread(&self) {
-        // The release has woken it, unless the file is locked.
+        // The release has woken the thread, unless the file is locked.
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
@@ -330,7 +331,7 @@ impl Shared {
         }
     }
 
-    /// Takes the hold of a shard that is about to be given up.
+    /// Takes the hold of a shard out, to give the shard up.
     fn take(&self, shard: usize) -> Result<Held, Lost> {
         let mut state = lock(&self.state);
         let held = state.held.get_mut(&shard).and_then(Option::take);
@@ -339,7 +340,7 @@ impl Shared {
 
     fn given_up(&self, shard: usize) {
         let mut state = lock(&self.state);
-        // It may be this member's again.
+        // The shard may be this member's again.
         if matches!(state.held.get(&shard), Some(None)) {
             state.held.remove(&shard);
             state.passed_on.remove(&shard);
@@ -374,7 +375,7 @@ impl Shared {
             waiter.wait_for_change(generation, SLOW_POLL.min(self.ttl / 4));
             std::thread::sleep(PAUSE);
         }
-        // Dropped without the lock: each finds out that its session has released it.
+        // Dropped without the lock: each hold finds that its session has released it.
         let held = std::mem::take(&mut lock(&self.state).held);
         drop(held);
     }
@@ -382,7 +383,7 @@ impl Shared {
     fn step(&self, last_change: &mut Option<Instant>) -> Result<()> {
         self.members.check()?;
         self.notice_losses();
-        // Read without the write lock: members must not wake one another for ever.
+        // Read without the write lock, or members would wake one another for ever.
         let seen = self.db.with(|db| {
             let store = db.leases().store;
             Ok::<_, HoldError<FileError>>(store.shards(&self.group, When::Now)?)
@@ -400,7 +401,7 @@ impl Shared {
             let leases = |shards: &Vec<AssignedShard<StoredCheckpoint>>| {
                 Ok(shards.iter().map(|assigned| assigned.lease.clone()).collect())
             };
-            // It tries again soon if the file is locked.
+            // The next round comes soon if the file is locked.
             let patience = Duration::ZERO;
             let caller = Aside { file: &self.file, patience, go_on: &|| Ok(()) };
             let (held, shards) = self.members.change(&caller, share, leases)?;
@@ -410,12 +411,12 @@ impl Shared {
     }
 
     fn assign(&self, held: Vec<Held>, shards: Vec<AssignedShard<StoredCheckpoint>>) {
-        // Dropped without the lock: it takes time.
+        // Dropped without the lock, because it takes time.
         let mut replaced = Vec::new();
         let mut state = lock(&self.state);
         for (held, AssignedShard { shard, checkpoint, .. }) in held.into_iter().zip(shards) {
             let token = held.token();
-            // It was lost a moment ago, and is granted anew under another token.
+            // The shard was lost a moment ago, and is granted anew under another token.
             if let Some(Some(old)) = state.held.insert(shard, Some(held)) {
                 let reason = old.check().err().map_or(Loss::Expired, |lost| lost.reason);
                 state.events.push_back(ShardEvent::Lost { shard, reason });

@@ -39,8 +39,8 @@ pub struct SlotWish<'w> {
 }
 
 /// Borrows a slot and keeps it alive. Returns the hold, whose secret is the id of the lease, and
-/// the number of the slot; none if no slot came free in time. Waiters are not queued. If the file
-/// is locked, this tries for `patience`.
+/// the number of the slot, or `None` if no slot came free in time. Waiters are not queued. If the
+/// file is locked, tries for `patience`.
 pub(crate) fn hold_slot(
     asks: impl Asks,
     wish: &SlotWish<'_>,
@@ -54,7 +54,7 @@ pub(crate) fn hold_slot(
     let FilePlace { asks, file, .. } =
         FilePlace::new(asks, More::default()).map_err(HoldError::Lease)?;
     let home = file.home("slots")?;
-    // By its key it is found again if its answer is lost.
+    // The key finds the slot again if the answer is lost.
     let key = unique();
     let borrow = |store: &Store| {
         let options = BorrowOptions { key: Some(&key), note: wish.note };
@@ -97,7 +97,7 @@ pub(crate) fn hold_slot(
     }
 }
 
-/// Returns a slot and when it was asked for.
+/// Borrows a slot. Also returns when that began.
 fn wait_for_slot(
     asks: &impl Asks,
     wish: &SlotWish<'_>,
@@ -152,13 +152,13 @@ fn wait_for_slot(
                 let time = time_to_next_read(free_at_ms.saturating_sub(now_ms()), left);
                 waiter.wait_unless_cancelled(wish.cancel, generation, time);
             }
-            // The loop asks once more before it sleeps: wake-ups before this line were missed.
+            // The loop borrows once more before it sleeps, because earlier wake-ups were missed.
             None => waiter = Some(Waiter::at(Path::new(file))),
         }
     }
 }
 
-/// Frees the slots of a pool whose holder is dead by its note. Returns whether there was one.
+/// Frees the slots of a pool whose notes name a dead holder. Returns whether there was one.
 fn free_dead_slots(store: &Store, pool: &str) -> Result<bool, Error> {
     let holder = |row: &SlotRow| row.note.as_deref().and_then(Identity::parse);
     let mut is_freed = false;

@@ -1,9 +1,9 @@
 //! Holds in SQL: `litelease_hold`, `litelease_held` and `litelease_unhold`, for every language that
 //! can load the extension.
 //!
-//! A hold belongs to the connection that made it, and ends when that closes. It is asked for and
-//! renewed on connections of our own, in the same SQLite library; the caller's is only asked which
-//! file it has open, and whether the caller was interrupted.
+//! A hold belongs to the connection that made it, and ends when that closes. It is claimed and
+//! renewed on connections of our own, through the same SQLite library. The caller's connection only
+//! says which file it has open, and whether the caller was interrupted.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -34,13 +34,13 @@ const HOLDS: &[Verb] = &[
     Verb::in_sql("unhold", &[NAME], 1, unhold),
 ];
 
-/// How long the end of a connection or of a process may be held up to release what it holds.
+/// How long the end of a connection or of a process may be delayed by releases.
 const AT_END: Duration = Duration::from_millis(100);
 
-/// The VFSs of SQLite that lock files as other processes expect it.
+/// The VFSs of SQLite that lock files in the way that other processes expect.
 const LOCKING: [&str; 4] = ["unix", "unix-dotfile", "win32", "win32-longpath"];
 
-/// A connection that has the functions, and what it holds.
+/// A connection that has the functions, and its holds.
 pub(crate) struct Known {
     /// The process that has opened it.
     process: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Known {
 /// The connections that have the functions, by their addresses.
 static KNOWN: Mutex<BTreeMap<usize, Known>> = Mutex::new(BTreeMap::new());
 
-/// Puts all SQL functions on a connection, those for holds among them. Doing it again changes
+/// Registers all SQL functions on a connection, those for holds among them. Repeating it changes
 /// nothing.
 ///
 /// # Safety
@@ -84,7 +84,7 @@ pub(crate) fn lock_known() -> MutexGuard<'static, BTreeMap<usize, Known>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Holds a name for the connection of `store`. Answers its token, or NULL if another owner has it.
+/// Holds a name for the connection of `store`. Returns its token, or NULL if another owner has it.
 fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
     let (name, caller) = (given.text(0), store.connection());
     let ms =
@@ -104,7 +104,7 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error
     }
     let file = DatabaseFile::behind(store).ok_or_else(in_memory)?;
     stay_loaded(&file);
-    // Asked now: the path leads to the caller's file.
+    // Read now, while the path leads to the caller's file.
     let go_on = || match caller.has_moved() {
         true => Err(FileError::Moved(file.path.clone())),
         false => Ok(go_on(caller)?),
@@ -112,11 +112,11 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error
     let aside = Aside { file: &file, patience: caller.busy_timeout(), go_on: &go_on };
     let owner = Identity::new(HolderKind::Hold).to_string();
     match aside.hold(&Wish::new(name, &owner, ttl), ttl, wait, More::default()) {
-        // An interrupt that came during the grant takes it back: its caller never sees the token.
+        // An interrupt during the grant takes it back: its caller never sees the token.
         Ok(held) if go_on().is_ok() => {
             let token = held.token();
-            // The connection is in the list: `own_hold` has found it, and it is not closed in the
-            // middle of a call.
+            // The connection is in the list: `own_hold` has found it, and SQLite does not close it
+            // in the middle of a call.
             if let Some(known) = lock_known().get_mut(&address(caller)) {
                 known.holds.push(held);
             }
@@ -132,14 +132,14 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error
     }
 }
 
-/// Answers the token of a name that a connection of this process to the same file holds. Fails if
+/// Returns the token of a name that a connection of this process to the same file holds. Fails if
 /// the hold is lost, and if there is none.
 fn held(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
     let (name, known) = (given.text(0), lock_known());
     let file = known.get(&address(store.connection())).map(|known| known.file);
     let holds = known.values().filter(|known| Some(known.file) == file);
     let mut holds = holds.flat_map(|known| &known.holds).filter(|held| held.name() == name);
-    // A name that was lost may be held again by another connection.
+    // Another connection may hold a name again that this one has lost.
     let mut lost = None;
     holds
         .find_map(|held| match held.check() {
@@ -155,7 +155,7 @@ fn held(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
         })
 }
 
-/// Ends the hold of this connection on a name. Answers whether it was held.
+/// Ends the hold of this connection on a name. Returns whether there was one.
 fn unhold(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
     let (name, caller) = (given.text(0), store.connection());
     let taken = {
@@ -166,20 +166,21 @@ fn unhold(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
         })
     };
     let Some(held) = taken else { return Ok(OwnedValue::Integer(0)) };
-    // A transaction of the caller's keeps the keeper out: it releases the name after the COMMIT.
+    // An open transaction of the caller blocks the keeper, which releases the name after the
+    // COMMIT.
     let patience = match store.is_in_transaction() {
         true => Duration::ZERO,
         false => caller.busy_timeout(),
     };
     let was_held = match held.release_within(patience) {
         Ok(()) => true,
-        // The keeper goes on trying.
+        // The keeper goes on trying to release it.
         Err(lost) => lost.reason.may_pass(),
     };
     Ok(OwnedValue::Integer(i64::from(was_held)))
 }
 
-/// Fails if the caller was interrupted: then SQLite stops each statement of its connection until
+/// Fails if the caller was interrupted: SQLite then stops every statement on its connection until
 /// the one that calls us has ended.
 fn go_on(caller: Connection) -> Result<(), Error> {
     match caller.answers_one("SELECT 1") {
@@ -188,7 +189,7 @@ fn go_on(caller: Connection) -> Result<(), Error> {
     }
 }
 
-/// Refuses connections whose file the keeper could not use without harm, or not at all.
+/// Refuses connections whose file the keeper cannot use safely, or at all.
 fn check_connection(store: &Store) -> Result<(), Error> {
     let caller = store.connection();
     let vfs = caller.vfs().unwrap_or_default();
@@ -225,7 +226,7 @@ fn check_connection(store: &Store) -> Result<(), Error> {
 }
 
 /// Returns the token of a name that this connection already holds, and drops a hold that is lost.
-/// Fails where the list of connections tells that a hold would be unsafe.
+/// Fails if the list of connections shows that a hold would be unsafe.
 fn own_hold(caller: Connection, name: &str) -> Result<Option<i64>, Error> {
     let lost = {
         let mut list = lock_known();
@@ -258,20 +259,20 @@ fn own_hold(caller: Connection, name: &str) -> Result<Option<i64>, Error> {
             Err(_) => own.holds.swap_remove(at),
         }
     };
-    // Not under the lock: it is released, which takes time.
+    // Dropped without the lock, because releasing it takes time.
     drop(lost);
     Ok(None)
 }
 
-/// Keeps this library and SQLite's loaded from now on: the keeper's thread is in them. Has names
-/// released when the process ends.
+/// Keeps this library and SQLite's loaded from now on, because the keeper's thread runs in them.
+/// Registers the release of all names at the end of the process.
 pub fn stay_loaded(file: &DatabaseFile) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         pin_library(ptr::from_ref(&KNOWN) as usize);
         at_exit(release_all);
     });
-    // Once per library: the loader has a lock, and a fork must seldom find it taken.
+    // Done once per library: the loader has a lock, and a fork must seldom find it taken.
     static PINNED: AtomicUsize = AtomicUsize::new(0);
     let sqlite = file.api.open_v2 as *const () as usize;
     if PINNED.swap(sqlite, Ordering::SeqCst) != sqlite {
@@ -279,7 +280,7 @@ pub fn stay_loaded(file: &DatabaseFile) {
     }
 }
 
-/// Releases everything, at the end of the process.
+/// Releases all holds, at the end of the process.
 extern "C" fn release_all() {
     let work = || {
         let deadline = Instant::now() + AT_END;
@@ -303,8 +304,7 @@ extern "C" fn release_all() {
     let _ = catch_unwind(work);
 }
 
-/// Releases holds. From `deadline` on, what a locked file keeps from being released is left to the
-/// keeper.
+/// Releases holds. After `deadline`, the keeper releases those in files that are still locked.
 pub fn release_until(holds: impl IntoIterator<Item = Held>, deadline: Instant) {
     for held in holds {
         let _ = held.release_within(deadline.saturating_duration_since(Instant::now()));
@@ -320,16 +320,17 @@ unsafe extern "C" fn closed(connection: *mut c_void) {
         let mut list = lock_known();
         let known = list.remove(&(connection as usize));
         if list.is_empty() {
-            // The library may be unloaded now, and its memory would be lost.
+            // The library may be unloaded now, which would leak its memory.
             *list = BTreeMap::new();
         }
         drop(list);
-        // Those of a parent are the parent's to release.
+        // A forked process leaves the holds of its parent alone.
         match known {
             Some(known) if known.process != this_process() => std::mem::forget(known),
             Some(known) => {
                 release_until(known.holds, Instant::now() + AT_END);
-                // Its host may have closed its last connection, and expects the file to be closed.
+                // The program may have closed its last connection, and then expects the file to be
+                // closed.
                 FILES.close_idle();
             }
             None => {}
@@ -339,7 +340,7 @@ unsafe extern "C" fn closed(connection: *mut c_void) {
     let _ = catch_unwind(AssertUnwindSafe(work));
 }
 
-/// Does nothing: the function is registered for the sake of its data.
+/// Does nothing: the function exists for its data, which SQLite frees.
 unsafe extern "C" fn nothing(_: *mut sqlite3_context, _: c_int, _: *mut *mut sqlite3_value) {}
 
 fn address(connection: Connection) -> usize {

@@ -9,7 +9,7 @@ use litelease_sys::{FileLock, LockKind, held_locks};
 const WAL_WRITE_LOCK: u64 = 120;
 const RESERVED_LOCK: u64 = 0x4000_0001;
 
-/// Returns the process that holds the write lock of a database file, if the system tells.
+/// Returns the process that has the write lock of a database file, if the system shows it.
 pub fn write_lock_pid(path: &str) -> Option<u32> {
     let locks = held_locks()?;
     let holder = |path: &str, byte: u64| {

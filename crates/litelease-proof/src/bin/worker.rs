@@ -83,7 +83,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     match words {
         ["claim", file, name, owner, ttl_ms] => {
             let db = open(file)?;
-            tell(&db.claim(name, owner, Duration::from_millis(ttl_ms.parse()?))?.to_text())
+            report(&db.claim(name, owner, Duration::from_millis(ttl_ms.parse()?))?.to_text())
         }
         ["believe", url, number, names, planted] => {
             end_with_input();
@@ -95,8 +95,8 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             Ok(())
         }
         ["inspect", file, name] => match open(file)?.inspect(name)? {
-            Some(lease) => tell(&format!("held {} {}", lease.owner, lease.token)),
-            None => tell("none"),
+            Some(lease) => report(&format!("held {} {}", lease.owner, lease.token)),
+            None => report("none"),
         },
         ["cycle", file, name, owner, rounds, ttl_ms] => {
             cycle(file, name, owner, rounds.parse()?, Duration::from_millis(ttl_ms.parse()?))
@@ -108,7 +108,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             let gate = Gate::open(file)?;
             for token in 1.. {
                 if gate.admit(name, token)? == AdmitResult::Admitted {
-                    tell(&token.to_string())?;
+                    report(&token.to_string())?;
                 }
             }
             Ok(())
@@ -126,7 +126,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             let writer = SingleWriter::open_with(file, options)?;
             let tx = writer.begin()?;
             tx.execute("INSERT INTO notes VALUES ('killed', 0)", [])?;
-            tell("locked")?;
+            report("locked")?;
             std::io::stdin().read_to_end(&mut Vec::new())?;
             Ok(())
         }
@@ -135,7 +135,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             for _ in 0..rounds.parse()? {
                 let claimed = db.claim_wait(name, owner, Duration::from_secs(60), Duration::MAX)?;
                 let lease = claimed.acquired().ok_or("waited for ever and got nothing")?;
-                tell(&lease.token.to_string())?;
+                report(&lease.token.to_string())?;
                 db.release(&lease)?;
             }
             Ok(())
@@ -146,10 +146,10 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             let db = open(file)?;
             match db.hold(name, options) {
                 Ok(held) => {
-                    tell(&format!("held {} {}", held.token(), held.owner()))?;
+                    report(&format!("held {} {}", held.token(), held.owner()))?;
                     until_input_ends()
                 }
-                Err(HoldError::Busy(current)) => tell(&format!("busy {}", current.owner)),
+                Err(HoldError::Busy(current)) => report(&format!("busy {}", current.owner)),
                 Err(error) => Err(error.into()),
             }
         }
@@ -157,7 +157,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             let db = open(file)?;
             let held = db.hold(name, HoldOptions::new(MINUTE))?;
             let work = move || {
-                let told = tell(&format!("held {} {}", held.token(), held.owner()));
+                let told = report(&format!("held {} {}", held.token(), held.owner()));
                 std::process::exit(i32::from(told.and_then(|()| until_input_ends()).is_err()))
             };
             std::thread::spawn(work);
@@ -172,7 +172,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             // SAFETY: the copy asks and tells, and ends without unwinding.
             if unsafe { libc::fork() } == 0 {
                 let found = held.check().map_or_else(|lost| lost.to_string(), |()| "held".into());
-                let _ = tell(&format!("{} {found}", std::process::id()));
+                let _ = report(&format!("{} {found}", std::process::id()));
                 let _ = until_input_ends();
                 // SAFETY: ends the copy at once.
                 unsafe { libc::_exit(0) };
@@ -184,7 +184,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         ["hold-renewing", file, name] => {
             let mut db = open(file)?;
             let held = db.hold(name, HoldOptions::new(MINUTE))?;
-            tell(&format!("held {} {}", held.token(), held.owner()))?;
+            report(&format!("held {} {}", held.token(), held.owner()))?;
             loop {
                 let tx = db.transaction()?;
                 held.renew_in(&tx)?;
@@ -192,8 +192,8 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             }
         }
         ["lock-it", file, name] => match Tracker::new(file)?.lock_it(name, Tracker::EXPIRE) {
-            Ok(token) => tell(&format!("won {token}")),
-            Err(HoldError::TrackerIsLocked { owner, .. }) => tell(&format!("lost to {owner}")),
+            Ok(token) => report(&format!("won {token}")),
+            Err(HoldError::TrackerIsLocked { owner, .. }) => report(&format!("lost to {owner}")),
             Err(error) => Err(error.into()),
         },
         ["lock-moving", file, name] => {
@@ -201,7 +201,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             tracker.lock_it(name, Tracker::EXPIRE)?;
             std::env::set_current_dir("other")?;
             let again = tracker.lock_it(name, Tracker::EXPIRE);
-            tell(again.map_or_else(|error| error.kind(), |_| "locked twice"))
+            report(again.map_or_else(|error| error.kind(), |_| "locked twice"))
         }
         ["cached-read", file, name, ttl_ms] => {
             cached_read(file, name, Duration::from_millis(ttl_ms.parse()?))
@@ -216,7 +216,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
                 let kinds =
                     answers.map(|answer| answer.map_or_else(|error| error.kind(), |()| "ok"));
                 drop(value);
-                let _ = tell(&kinds.join(" "));
+                let _ = report(&kinds.join(" "));
                 // SAFETY: ends the copy at once.
                 unsafe { libc::_exit(0) };
             }
@@ -224,7 +224,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             unsafe { libc::waitpid(copy, std::ptr::null_mut(), 0) };
             value
                 .write(MINUTE, |tx| Ok(tx.conn().execute("UPDATE config SET value = 1", [])?))?;
-            tell(&value.get()?.to_string())
+            report(&value.get()?.to_string())
         }
         ["engine-forked", url] => engine_forked(url),
         ["cached-write", file, name, ttl_ms, rounds] => {
@@ -233,7 +233,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         ["hold-lock", file] => {
             let mut db = open(file)?;
             let tx = db.transaction()?;
-            tell("locked")?;
+            report("locked")?;
             std::io::stdin().read_to_end(&mut Vec::new())?;
             Ok(tx.rollback()?)
         }
@@ -241,7 +241,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             let db = open(file)?;
             db.conn().execute_batch("CREATE TABLE loops (n); INSERT INTO loops VALUES (0)")?;
             let ends = std::thread::spawn(|| until_input_ends().is_ok());
-            tell("writes")?;
+            report("writes")?;
             while !ends.is_finished() {
                 db.conn().execute("UPDATE loops SET n = n + 1", [])?;
             }
@@ -258,11 +258,11 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
                     Err(error) => return Err(error.into()),
                     Ok(None) => sleep(Duration::from_millis(5)),
                     Ok(Some(item)) => {
-                        tell(&format!("received {}", item.id))?;
+                        report(&format!("received {}", item.id))?;
                         match finish(&item) {
-                            Ok(()) => tell(&format!("finished {}", item.id))?,
+                            Ok(()) => report(&format!("finished {}", item.id))?,
                             Err(error @ litelease::Error::StaleReceipt { .. }) => {
-                                tell(&error.to_string())?;
+                                report(&error.to_string())?;
                             }
                             Err(error) => return Err(error.into()),
                         }
@@ -274,10 +274,10 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             let db = open(file)?;
             let visibility = Duration::from_millis(visibility_ms.parse()?);
             let item = db.queue(queue).receive(visibility)?.ok_or("nothing is visible")?;
-            tell(&format!("received {}", item.id))?;
+            report(&format!("received {}", item.id))?;
             for line in std::io::stdin().lines() {
                 line?;
-                tell(&finish(&item).map_or_else(|error| error.to_string(), |()| "done".into()))?;
+                report(&finish(&item).map_or_else(|error| error.to_string(), |()| "done".into()))?;
             }
             Ok(())
         }
@@ -338,7 +338,7 @@ fn cycle(
             Ok(ClaimResult::Busy(_)) => sleep(Duration::from_micros(200)),
             Ok(ClaimResult::Acquired(lease)) => {
                 granted += 1;
-                tell(&lease.token.to_string())?;
+                report(&lease.token.to_string())?;
                 match db.release(&lease)? {
                     ReleaseResult::Released { .. } => {}
                     // Somebody may have been stopped for longer than the ttl.
@@ -359,7 +359,7 @@ fn in_session(
     let db = open(file)?;
     let session = Session::open(&db, identity, ttl)?;
     let held: Vec<_> = names.iter().map(|name| session.claim(name)).collect::<Result<_, _>>()?;
-    tell("open")?;
+    report("open")?;
     for line in std::io::stdin().lines() {
         line?;
         let trusted = held.iter().filter(|held| held.check().is_ok()).count();
@@ -370,7 +370,7 @@ fn in_session(
             let sql = format!("INSERT INTO of_{} VALUES (?1)", held.name());
             written += usize::from(!insert(&db, &sql, held.token())?);
         }
-        tell(&format!("trusted {trusted} written {written}"))?;
+        report(&format!("trusted {trusted} written {written}"))?;
     }
     Ok(session.close()?)
 }
@@ -382,13 +382,13 @@ fn lead(file: &str, name: &str, ttl: Duration) -> Result<(), Box<dyn std::error:
         let options = HoldOptions::new(ttl).wait(Duration::MAX);
         let leader = election.campaign(std::process::id(), options)?;
         leader.held().present_on(&db)?;
-        tell(&format!("leads {}", leader.term()))?;
+        report(&format!("leads {}", leader.term()))?;
         // It never asks whether it is still the leader. The file must stop it.
         while !insert(&db, "INSERT INTO decisions VALUES (?1)", leader.term())? {
             sleep(Duration::from_millis(2));
         }
         let read = leader.read(|_| Ok(()));
-        tell(if read.is_err() { "refused" } else { "read although refused" })?;
+        report(if read.is_err() { "refused" } else { "read although refused" })?;
     }
 }
 
@@ -424,7 +424,7 @@ fn work_on_shards(
             // If it is refused, an event will tell.
             if shards.checkpoint(*shard, *value + 1).is_ok() {
                 *value += 1;
-                let _ = tell(&format!("{shard} {token} {value}"));
+                let _ = report(&format!("{shard} {token} {value}"));
             }
         }
     }
@@ -495,7 +495,7 @@ fn fork_commits(file: &str, kind: &str) -> Result<(), Box<dyn std::error::Error>
     let mut status = 0;
     // SAFETY: `status` is ours to write to.
     unsafe { libc::waitpid(copy, &mut status, 0) };
-    tell(&format!("{status}"))
+    report(&format!("{status}"))
 }
 
 fn engine_forked(url: &str) -> Result<(), Box<dyn std::error::Error>> {
@@ -513,7 +513,7 @@ fn engine_forked(url: &str) -> Result<(), Box<dyn std::error::Error>> {
         drop((watch, cluster));
         for answer in answers {
             let text = |error: litelease_cluster::Error| format!("{}: {error}", error.kind());
-            let _ = tell(&answer.map_or_else(text, |()| "done".into()));
+            let _ = report(&answer.map_or_else(text, |()| "done".into()));
         }
         // SAFETY: ends the copy at once.
         unsafe { libc::_exit(0) };
@@ -524,8 +524,8 @@ fn engine_forked(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     row.attempt += 1;
     let change = Change { rows: vec![("x".into(), row)], while_live: true, ..Change::default() };
     match cluster.engine().store(&seen, &change)? {
-        Stored::Done { .. } | Stored::DoneAt { .. } => tell("stored"),
-        Stored::Conflict => tell("conflict"),
+        Stored::Done { .. } | Stored::DoneAt { .. } => report("stored"),
+        Stored::Conflict => report("conflict"),
     }
 }
 
@@ -533,7 +533,7 @@ fn cached_read(file: &str, name: &str, ttl: Duration) -> Result<(), Box<dyn std:
     let value = cached(file, name, ttl)?;
     let ends = std::thread::spawn(|| until_input_ends().is_ok());
     let (mut gets, mut answers) = (0u64, BTreeMap::new());
-    tell("reads")?;
+    report("reads")?;
     while !ends.is_finished() {
         // What counts is when it was asked: it may be stopped between the answer and any later look
         // at a clock.
@@ -548,7 +548,7 @@ fn cached_read(file: &str, name: &str, ttl: Duration) -> Result<(), Box<dyn std:
         let sql = "INSERT INTO answers VALUES (?1, ?2, ?3)";
         db.conn().execute(sql, (std::process::id(), value, asked.as_nanos() as i64))?;
     }
-    tell(&gets.to_string())
+    report(&gets.to_string())
 }
 
 fn cached_write(
@@ -564,7 +564,7 @@ fn cached_write(
         })?;
         let committed = SystemClock.now().as_nanos() as i64;
         db.conn().execute("INSERT INTO commits VALUES (?1, ?2)", (round, committed))?;
-        tell(&round.to_string())?;
+        report(&round.to_string())?;
         sleep(Duration::from_millis(60));
     }
     Ok(())
@@ -588,7 +588,7 @@ fn write(
         }
     };
     db.present((name, lease.token))?;
-    tell(&lease.token.to_string())?;
+    report(&lease.token.to_string())?;
     // By connection, by column, and not guarded at all.
     let writes = ["INSERT INTO orders VALUES (?1)", "INSERT INTO ledger VALUES (?1, ?1)"];
     let mut refused = [false; 3];
@@ -609,9 +609,9 @@ fn write(
     for (sql, refused) in writes.iter().zip(&mut refused) {
         *refused = insert(&db, sql, lease.token)?;
     }
-    tell(&format!("refused {refused:?}"))?;
-    tell(&db.renew(&lease, ttl)?.to_text())?;
-    tell(&db.release(&lease)?.to_text())
+    report(&format!("refused {refused:?}"))?;
+    report(&db.renew(&lease, ttl)?.to_text())?;
+    report(&db.release(&lease)?.to_text())
 }
 
 /// Answers whether the write was refused. A snapshot that became too old while the process was
@@ -637,7 +637,7 @@ fn open(file: &str) -> litelease::Result<Litelease> {
 }
 
 /// Writes a line that is out before anything else happens.
-fn tell(line: &str) -> Result<(), Box<dyn std::error::Error>> {
+fn report(line: &str) -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP};
-use litelease_proof::command::{Desk, Run, alike, ended, is_gone, limits_end_commands, told};
+use litelease_proof::command::{Desk, Run, alike, ended, is_gone, limits_end_commands, outcome};
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::rig::eventually;
@@ -40,7 +40,7 @@ fn command(desk: &Desk, url: &str, words: &[&str]) -> Command {
 }
 
 fn ask(desk: &Desk, url: &str, words: &[&str]) -> (i32, String, String) {
-    told(&ended(&mut command(desk, url, words)))
+    outcome(&ended(&mut command(desk, url, words)))
 }
 
 fn start(desk: &Desk, url: &str, words: &[&str], script: &str) -> Run {
@@ -106,7 +106,7 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_engines() {
             desk.environment(&mut shell);
             shell.env("LITELEASE_DB", &place).current_dir(desk.folder.path());
             shell.args(["-c", &format!("litelease {line}")]);
-            let (code, out, errors) = told(&ended(&mut shell));
+            let (code, out, errors) = outcome(&ended(&mut shell));
             (code, alike(&out, &place), alike(&errors, &place))
         });
         lines.collect()
@@ -205,7 +205,7 @@ fn a_bad_url_is_a_usage_error_that_names_the_part_and_never_the_password() {
     }
     // A URL on the command line is seen by everybody.
     let (code, _, errors) =
-        told(&desk.run(&["status", "--json", "--db", "postgres://u:geheim@127.0.0.1:1/d"]));
+        outcome(&desk.run(&["status", "--json", "--db", "postgres://u:geheim@127.0.0.1:1/d"]));
     assert!(code == 64 && errors.contains("other users can see arguments"), "{errors}");
     assert!(!errors.contains("geheim"), "{errors}");
     // A name that no engine can store is not sent anywhere.
@@ -511,7 +511,7 @@ fn the_demo_shows_a_takeover_and_leaves_nothing_behind() {
     desk.environment(&mut demo);
     demo.env("LITELEASE", litelease_proof::rig::litelease()).env("TTL", "6s");
     demo.env("TMPDIR", desk.folder.path()).env_remove("LITELEASE_DB");
-    let (code, out, errors) = told(&ended(&mut demo));
+    let (code, out, errors) = outcome(&ended(&mut demo));
     assert_eq!(code, 0, "{out}{errors}");
     for line in ["has the job, under token 1", "still under token 1", "has the job, under token 2"]
     {

@@ -13,7 +13,7 @@ use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::machines::Network;
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::proxy::Proxy;
-use litelease_proof::rig::{Dice, eventually, free_port, tell};
+use litelease_proof::rig::{Dice, eventually, free_port, report};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 const NAMES: u64 = 4;
@@ -52,7 +52,7 @@ fn end(crew: Crew) -> Record {
 /// Checks what must be so after every run.
 #[track_caller]
 fn judge(what: &str, record: &Record) {
-    tell(&format!("{what}: {}", record.summary()));
+    report(&format!("{what}: {}", record.summary()));
     assert_eq!(record.faults(), [""; 0]);
 }
 
@@ -381,7 +381,7 @@ fn asynchronous_failovers_bring_no_token_back() {
         return;
     }
     let (failovers, record) = fail_over(false, 1);
-    tell(&format!("PostgreSQL: {failovers} asynchronous failovers: {}", record.summary()));
+    report(&format!("PostgreSQL: {failovers} asynchronous failovers: {}", record.summary()));
     assert_eq!(record.bad_tokens(), [""; 0]);
 }
 
@@ -404,7 +404,7 @@ fn workers_with_planted_bugs_are_found_out() {
         let has_to_refuse = planted != Planted::NoCompare;
         eventually("a gate refuses a stale write", || !has_to_refuse || is_refused());
         let record = crew.end();
-        tell(&format!("{prefix}: {}", record.summary()));
+        report(&format!("{prefix}: {}", record.summary()));
         record
     };
     thread::scope(|scope| {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use litelease_cluster::{Cluster, Error, Guard, Lease, MemoryEngine};
-use litelease_proof::command::{Desk, ended, told};
+use litelease_proof::command::{Desk, ended, outcome};
 use litelease_proof::postgres::{Pooler, Postgres, Session, is_installed};
 use litelease_proof::rig::eventually;
 
@@ -957,7 +957,7 @@ fn the_command_guards_tables_in_postgres_and_refuses_on_etcd() {
     let desk = Desk::new();
     let ask = |url: &str, words: &str| {
         let words: Vec<&str> = words.split(' ').collect();
-        told(&ended(desk.command(&words).env("LITELEASE_DB", url)))
+        outcome(&ended(desk.command(&words).env("LITELEASE_DB", url)))
     };
     let url = server.url("commanded");
     for (words, code, out) in [

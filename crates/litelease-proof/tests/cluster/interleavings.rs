@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease_proof::interleave::{Bounds, Bug, find, stroll, walk};
-use litelease_proof::rig::{Dice, tell};
+use litelease_proof::rig::{Dice, report};
 
 /// Two clients do four verbs, two of them each, while time goes on twice, and no call fails.
 const SMALL: Bounds = Bounds {
@@ -37,7 +37,9 @@ fn walk_all(bounds: &[Bounds]) {
                     let start = Instant::now();
                     let walked = walk(*bounds, None);
                     let (worlds, seconds) = (walked.worlds, start.elapsed().as_secs_f32());
-                    tell(&format!("interleavings: {bounds:?}: {worlds} worlds in {seconds:.1} s"));
+                    report(&format!(
+                        "interleavings: {bounds:?}: {worlds} worlds in {seconds:.1} s"
+                    ));
                     assert_eq!(walked.broken, None);
                     assert!(walked.is_all);
                 }
@@ -93,7 +95,7 @@ fn longer_histories_keep_every_promise() {
                 let bounds = Bounds { has_clock, until, ..LARGE };
                 let mut dice = Dice::new("interleavings");
                 let walked = stroll(bounds, None, &mut dice);
-                tell(&format!("interleavings: {bounds:?}: {} random steps", walked.worlds));
+                report(&format!("interleavings: {bounds:?}: {} random steps", walked.worlds));
                 assert_eq!(walked.broken, None);
             });
         }
@@ -104,7 +106,7 @@ fn longer_histories_keep_every_promise() {
 fn check_finds(bug: Bug, bounds: Bounds, promise: &str) {
     let found = find(bounds, bug);
     let (broken, history) = found.broken.expect("the planted bug was not found");
-    tell(&format!("interleavings: {bug:?}: {broken}: by {}", history.join(" ")));
+    report(&format!("interleavings: {bug:?}: {broken}: by {}", history.join(" ")));
     assert_eq!(broken, promise);
 }
 

@@ -17,7 +17,7 @@ use litelease_cluster::{
 use litelease_hold::{Clock, HeldGrant, Hold, Keeper, Renewal, Window};
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
-use litelease_proof::rig::tell;
+use litelease_proof::rig::report;
 
 const TTL: Duration = Duration::from_millis(1_000);
 const TICK: i64 = 50;
@@ -119,12 +119,12 @@ impl World {
             if self.has_clock {
                 self.engine.edit(|rows| rows.server_ms = Some(now_ms));
             }
-            self.look();
+            self.check_rival();
         }
     }
 
     /// Lets the rival try, and checks that nobody else believes in what it was granted.
-    fn look(&self) {
+    fn check_rival(&self) {
         let Some(rival) = self.rival.lock().unwrap().clone() else { return };
         let mut granted = self.granted.lock().unwrap();
         let is_taken = self.engine.load(&["x"]).unwrap().rows[0].row.is_some();
@@ -302,7 +302,7 @@ fn hold_through(plan: Plan, bug: Option<Bug>) -> Option<String> {
         let open = || Ok::<_, ()>(holder.kept_rows());
         kept.push(keeper.keep("", hold, open).unwrap());
         world.holds.lock().unwrap().push(kept[kept.len() - 1].hold.clone());
-        world.look();
+        world.check_rival();
     }
     for _ in 0..60 {
         keeper.step();
@@ -348,21 +348,21 @@ fn every_plan(bug: Option<Bug>) -> (usize, Option<String>) {
 #[test]
 fn no_hold_is_trusted_after_another_was_granted_its_name_whatever_call_fails() {
     let (tried, broken) = every_plan(None);
-    tell(&format!("kept: two holds through {tried} plans"));
+    report(&format!("kept: two holds through {tried} plans"));
     assert_eq!(broken, None);
 }
 
 #[test]
 fn trust_in_a_hold_that_is_counted_from_the_answer_is_found() {
     let (_, broken) = every_plan(Some(Bug::TrustFromAnswer));
-    tell(&format!("kept: {broken:?}"));
+    report(&format!("kept: {broken:?}"));
     assert!(broken.is_some_and(|broken| broken.contains("is trusted")));
 }
 
 #[test]
 fn a_renewal_without_an_answer_that_is_believed_is_found() {
     let (_, broken) = every_plan(Some(Bug::UnknownIsRenewed));
-    tell(&format!("kept: {broken:?}"));
+    report(&format!("kept: {broken:?}"));
     assert!(broken.is_some_and(|broken| broken.contains("is trusted")));
 }
 

@@ -24,7 +24,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use litelease_proof::rig::tell;
+use litelease_proof::rig::report;
 
 /// Returns until when a test that could go on for ever does more than it must: now, or after
 /// `LITELEASE_STRESS_SECONDS`.
@@ -48,7 +48,7 @@ fn make_certificates(folder: &Path) -> bool {
     let made = Command::new("sh").args(["-c", script]).current_dir(folder).output();
     let is_made = made.is_ok_and(|made| made.status.success());
     if !is_made {
-        tell("SKIPPED: encryption, because openssl is missing");
+        report("SKIPPED: encryption, because openssl is missing");
     }
     is_made
 }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use libc::SIGKILL;
 use litelease::{ClaimResult, Error, Lease, Litelease, RenewResult};
 use litelease_cluster::Cluster;
-use litelease_proof::command::{Desk, Run, told};
+use litelease_proof::command::{Desk, Run, outcome};
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::rig::{LONG, acquired, eventually};
@@ -75,7 +75,7 @@ fn is_repeated_after_a_crash(url: &str) {
     assert!(is_kept(&db, &held) && is_kept(&db, &later));
 
     // To another engine it cannot go any more.
-    let elsewhere = told(&desk.run(&["move", "--to", "etcd://127.0.0.1:1/other"]));
+    let elsewhere = outcome(&desk.run(&["move", "--to", "etcd://127.0.0.1:1/other"]));
     assert!(elsewhere.0 == 69 && elsewhere.2.contains("was moved to"), "{elsewhere:?}");
 
     // The third step ends when the last holder does.
@@ -92,13 +92,13 @@ fn is_repeated_after_a_crash(url: &str) {
     }
 
     // Once more changes nothing.
-    let (code, said, _) = told(&desk.run(&["move", "--to", url, "--json"]));
+    let (code, said, _) = outcome(&desk.run(&["move", "--to", url, "--json"]));
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((code, said["floor"].as_i64()), (0, Some(5 << 32)));
     assert_eq!(floor(&cluster), 5 << 32);
     // Whoever still uses the file is told where it went.
     for words in [&["claim", "x"][..], &["run", "x", "--", "true"], &["claim", "x", "--json"]] {
-        let (code, _, errors) = told(&desk.run(words));
+        let (code, _, errors) = outcome(&desk.run(words));
         assert_eq!(code, 69, "{words:?}: {errors}");
         assert!(errors.contains("it was moved to") && errors.contains(url), "{words:?}: {errors}");
     }
@@ -106,11 +106,11 @@ fn is_repeated_after_a_crash(url: &str) {
     for words in
         [&["status"][..], &["who", "x"], &["wait", "x"], &["serve", "--listen", "127.0.0.1:0"]]
     {
-        let (code, said, errors) = told(&desk.run(words));
+        let (code, said, errors) = outcome(&desk.run(words));
         assert_eq!(code, 69, "{words:?}: {said} {errors}");
         assert!(errors.contains("moved to") && errors.contains(url), "{words:?}: {errors}");
     }
-    let (code, said, _) = told(&desk.run(&["doctor"]));
+    let (code, said, _) = outcome(&desk.run(&["doctor"]));
     assert!(code == 0 && said.contains("the leases went to") && said.contains(url), "{said}");
 }
 
@@ -133,7 +133,7 @@ fn a_file_whose_engine_does_not_answer_is_not_closed() {
     let desk = Desk::new();
     let db = desk.db();
     acquired(db.claim("x", "a", LONG));
-    let (code, _, errors) = told(&desk.run(&["move", "--to", "etcd://127.0.0.1:1"]));
+    let (code, _, errors) = outcome(&desk.run(&["move", "--to", "etcd://127.0.0.1:1"]));
     assert!(code == 69 && errors.contains("the engine did not take it"), "{code}: {errors}");
     assert_eq!(db.retirement().unwrap(), None);
     assert_eq!(acquired(db.claim("y", "a", LONG)).token, 1);
@@ -155,12 +155,12 @@ fn a_move_that_breaks_ends_every_lease_and_slot_and_shows_what_it_does() {
     db.queue("mail").send("x").unwrap();
     let words = ["move", "--to", &url, "--break", "--leave-behind"];
     for (words, named) in [(&words[..4], "1 pools"), (&words[..], "1 items")] {
-        let (code, _, errors) = told(&desk.run(words));
+        let (code, _, errors) = outcome(&desk.run(words));
         assert!(code == 69 && errors.contains(named), "{code}: {errors}");
         assert!(is_kept(&db, &first), "nothing was done");
     }
     db.queue("mail").delete().unwrap();
-    let (code, said, errors) = told(&desk.run(&words));
+    let (code, said, errors) = outcome(&desk.run(&words));
     assert_eq!(code, 0, "{errors}");
     assert!(said.contains("moved to") && said.contains(&url), "{said}");
     for part in ["step 1 of 3", "step 2 of 3", "first: broken", "second: broken", "1 slots"] {
@@ -183,7 +183,7 @@ fn what_cannot_be_moved_is_refused_with_what_to_do_and_nothing_is_changed() {
     let db = desk.db();
     let lease = acquired(db.claim("x", "a", LONG));
     let refused = |words: &[&str], advice: &str| {
-        let (code, _, errors) = told(&desk.run(&[&["move", "--to", &url][..], words].concat()));
+        let (code, _, errors) = outcome(&desk.run(&[&["move", "--to", &url][..], words].concat()));
         assert!(code == 69 && errors.contains("nothing was moved"), "{code}: {errors}");
         assert!(errors.contains(advice), "{advice}: {errors}");
         assert_eq!(db.retirement().unwrap(), None);
@@ -232,7 +232,8 @@ fn what_cannot_be_moved_is_refused_with_what_to_do_and_nothing_is_changed() {
     assert_eq!(run.end(), (0, String::new()));
     assert_eq!(floor(&cluster), 0, "the engine was left alone, too");
 
-    let (code, _, errors) = told(&desk.run(&["move", "--to", &url, "--leave-behind", "--break"]));
+    let (code, _, errors) =
+        outcome(&desk.run(&["move", "--to", &url, "--leave-behind", "--break"]));
     assert_eq!(code, 0, "{errors}");
 }
 
@@ -253,7 +254,7 @@ fn a_run_in_the_file_goes_on_while_the_file_is_moved_and_its_successor_is_refuse
     let moving = start(&desk, &url, &[]);
     eventually("the second step", || db.retirement().unwrap().is_some());
     // It was once said that nothing was moved.
-    let (code, _, errors) = told(&desk.run(&["move", "--to", &url, "--break"]));
+    let (code, _, errors) = outcome(&desk.run(&["move", "--to", &url, "--break"]));
     assert!(code == 69 && errors.contains("which still runs"), "{code}: {errors}");
     assert!(errors.contains("grants nothing any more"), "{errors}");
     assert!(!errors.contains("nothing was moved"), "{errors}");

@@ -17,7 +17,7 @@ use litelease_proof::http_player::HttpPlayer;
 use litelease_proof::play::{Tally, play};
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::proxy::Proxy;
-use litelease_proof::rig::{eventually, litelease, tell};
+use litelease_proof::rig::{eventually, litelease, report};
 use litelease_proof::scenario::{self, Scenario};
 use litelease_proof::server::{Client, Server};
 use litelease_proof::tls::{Certificate, tunnel};
@@ -77,7 +77,7 @@ fn check(engine: &str, only: &str, least: usize, mut new_cluster: impl FnMut() -
         let mut player = HttpPlayer::on(new_cluster());
         failures.extend(play(&scenario, &mut player, &mut tally).err());
     }
-    tell(&format!("HTTP on {engine}: {tally}"));
+    report(&format!("HTTP on {engine}: {tally}"));
     assert!(failures.is_empty(), "{engine}:\n{}", failures.join("\n"));
     assert!(tally.played > least, "only {} steps were played on {engine}", tally.played);
 }
@@ -162,7 +162,7 @@ impl Servers {
     pub(crate) fn wait_for_all(&self) {
         for address in &self.addresses {
             eventually("a server is ready", || {
-                let ready = Client::of(*address).ask("GET", "/readyz", &Value::Null, "");
+                let ready = Client::new(*address).ask("GET", "/readyz", &Value::Null, "");
                 ready.is_ok_and(|ready| ready.status == 200)
             });
         }
@@ -173,7 +173,7 @@ impl Servers {
     }
 
     pub(crate) fn client(&self, at: usize) -> Client {
-        Client::of(self.addresses[at])
+        Client::new(self.addresses[at])
     }
 }
 
@@ -187,7 +187,7 @@ impl Drop for Servers {
             let log = fs::read_to_string(self.place(at).with_extension("log")).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let last = lines.len().saturating_sub(20);
-            tell(&format!("the log of {address} ends with:\n{}", lines[last..].join("\n")));
+            report(&format!("the log of {address} ends with:\n{}", lines[last..].join("\n")));
         }
     }
 }
@@ -241,7 +241,7 @@ fn a_server_that_knows_no_writer_answers_503_and_says_when_to_ask_again() {
     let is_refused = |server: &Server| {
         let mut answer = None;
         eventually("it is answered", || {
-            answer = Client::of(server.address).try_call("GET", "", &Value::Null, "").ok();
+            answer = Client::new(server.address).try_call("GET", "", &Value::Null, "").ok();
             answer.is_some()
         });
         let answer = answer.unwrap();
@@ -254,7 +254,7 @@ fn a_server_that_knows_no_writer_answers_503_and_says_when_to_ask_again() {
     let named = format!("{} 1 x", one.address);
     assert!(matches!(cluster.transfer(&lease, &named, ttl), Ok(TransferResult::Transferred(_))));
     eventually("it is followed", || {
-        let health = Client::of(other.address).ask("GET", "/healthz", &Value::Null, "");
+        let health = Client::new(other.address).ask("GET", "/healthz", &Value::Null, "");
         health.is_ok_and(|health| health.status == 200)
     });
     is_refused(&other);
@@ -263,7 +263,7 @@ fn a_server_that_knows_no_writer_answers_503_and_says_when_to_ask_again() {
     assert!(matches!(cluster.break_lease("serve"), Ok(BreakResult::Broken { .. })));
     for server in [&one, &other] {
         eventually("it is served", || {
-            let answer = Client::of(server.address).try_call("GET", "", &Value::Null, "");
+            let answer = Client::new(server.address).try_call("GET", "", &Value::Null, "");
             answer.is_ok_and(|answer| answer.status == 404)
         });
     }
@@ -282,13 +282,13 @@ fn a_connection_with_tls_is_passed_on_to_a_server_with_the_same_certificate() {
     let tunnels = servers.each_ref().map(|server| tunnel(server.address, &certificate));
     for address in tunnels {
         eventually("it is ready", || {
-            let ready = Client::of(address).ask("GET", "/readyz", &Value::Null, "");
+            let ready = Client::new(address).ask("GET", "/readyz", &Value::Null, "");
             ready.is_ok_and(|ready| ready.status == 200)
         });
     }
-    Client::of(tunnels[0]).register(2);
+    Client::new(tunnels[0]).register(2);
     let tokens = tunnels.map(|address| {
-        let lent = Client::of(address).call("POST", "/borrow", &json!({ "ttl": 60 }));
+        let lent = Client::new(address).call("POST", "/borrow", &json!({ "ttl": 60 }));
         assert_eq!(lent.status, 200, "{lent:?}");
         lent.json()["token"].as_i64().unwrap()
     });

@@ -13,7 +13,7 @@ use litelease_proof::careless::Bug;
 use litelease_proof::command::kill;
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
-use litelease_proof::rig::{Dice, eventually, tell};
+use litelease_proof::rig::{Dice, eventually, report};
 use litelease_proof::server::{Client, Response};
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ struct User {
 
 impl User {
     fn new(number: usize, addresses: &[SocketAddr], seen: &Arc<Seen>) -> Self {
-        let (dice, client) = (Dice::new(&format!("client {number}")), Client::of(addresses[0]));
+        let (dice, client) = (Dice::new(&format!("client {number}")), Client::new(addresses[0]));
         let (addresses, seen) = (addresses.to_vec(), Arc::clone(seen));
         let mut user = User { number, addresses, seen, dice, client, requests: 0 };
         user.move_on();
@@ -113,7 +113,7 @@ impl User {
     /// Goes to any server.
     fn move_on(&mut self) {
         let at = usize::try_from(self.dice.below(self.addresses.len() as u64)).unwrap();
-        self.client = Client::of(self.addresses[at]).with_patience(Duration::from_millis(900));
+        self.client = Client::new(self.addresses[at]).with_patience(Duration::from_millis(900));
     }
 
     /// Asks until there is an answer that counts, anywhere, for at most a ttl. Returns it, and
@@ -395,7 +395,7 @@ impl Trouble {
         let [borrowed, renewed, refused] = [&seen.borrowed, &seen.renewed, &seen.refused]
             .map(|count| count.load(Ordering::SeqCst));
         let silence = seen.silence.lock().unwrap().1;
-        tell(&format!(
+        report(&format!(
             "{name}: {faults} faults {counts:?}, {both} of them during another one; {borrowed} borrows and \
              {renewed} renewals, {refused} asked again, at most {silence:.1?} without a grant"
         ));
@@ -466,7 +466,7 @@ fn servers_with_planted_bugs_are_found_out() {
             trouble.play(fault);
         }
         let wrong = seen.wrongs.lock().unwrap()[0].clone();
-        tell(&format!("{bug:?} was found after {faults} faults: {wrong}"));
+        report(&format!("{bug:?} was found after {faults} faults: {wrong}"));
         trouble.is_over.store(true, Ordering::SeqCst);
         trouble.users.into_iter().for_each(|user| user.join().unwrap());
     }

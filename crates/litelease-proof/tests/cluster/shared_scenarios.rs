@@ -8,7 +8,7 @@ use litelease_proof::cluster_player::{ClusterPlayer, ONLY_SQLITE};
 use litelease_proof::etcd::{Etcd, is_installed};
 use litelease_proof::play::{Tally, play};
 use litelease_proof::postgres::{self, Postgres};
-use litelease_proof::rig::tell;
+use litelease_proof::rig::report;
 use litelease_proof::scenario;
 
 /// Plays all files, each with a function that makes clients on rows of its own.
@@ -26,7 +26,7 @@ fn check<C: Fn() -> Cluster + 'static>(engine: &str, new_rows: impl Fn() -> C) -
         let mut player = ClusterPlayer::new(move || connect());
         failures.extend(play(scenario, &mut player, &mut tally).err());
     }
-    tell(&format!("{engine}: {} scenario files, {tally}", scenarios.len() - skipped));
+    report(&format!("{engine}: {} scenario files, {tally}", scenarios.len() - skipped));
     assert!(failures.is_empty(), "{engine}:\n{}", failures.join("\n"));
     assert!(tally.played > 180, "only {} steps were played", tally.played);
     tally

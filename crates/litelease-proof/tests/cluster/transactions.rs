@@ -12,7 +12,7 @@ use litelease_core::{
 use litelease_proof::play::{Tally, play};
 use litelease_proof::postgres::{Postgres, Session, is_installed};
 use litelease_proof::postgres_player::PostgresPlayer;
-use litelease_proof::rig::{eventually, tell};
+use litelease_proof::rig::{eventually, report};
 use litelease_proof::scenario;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ fn the_functions_play_all_scenarios() {
         player.begin();
         failures.extend(play(&scenario, &mut player, &mut tally).err());
     }
-    tell(&format!("PostgreSQL, functions: {tally}"));
+    report(&format!("PostgreSQL, functions: {tally}"));
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(tally.played > 180, "only {} steps were played", tally.played);
 }
@@ -154,7 +154,7 @@ fn the_functions_decide_as_the_rule_does_on_every_small_state() {
             differences.push(format!("{call}: {answer}, and the rule says {expected}"));
         }
     }
-    tell(&format!("PostgreSQL, functions: {} decisions compared with the rule", calls.len()));
+    report(&format!("PostgreSQL, functions: {} decisions compared with the rule", calls.len()));
     assert!(differences.is_empty(), "{}", differences[..differences.len().min(20)].join("\n"));
     assert!(calls.len() > 3_000);
 }

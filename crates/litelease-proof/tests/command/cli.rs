@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use litelease::rusqlite::Connection;
 use litelease::{Identity, Litelease};
-use litelease_proof::command::{Desk, told};
-use litelease_proof::rig::{LONG, acquired, eventually, litelease, tell};
+use litelease_proof::command::{Desk, outcome};
+use litelease_proof::rig::{LONG, acquired, eventually, litelease, report};
 use serde_json::{Value, json};
 
 /// The JSON that a command answers with.
 fn json(desk: &Desk, words: &[&str]) -> (i32, Value) {
-    let (code, said, errors) = told(&desk.run(&[&["--json"], words].concat()));
+    let (code, said, errors) = outcome(&desk.run(&[&["--json"], words].concat()));
     let text = if said.is_empty() { errors } else { said };
     let value =
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}: {text}"));
@@ -49,7 +49,7 @@ pub(crate) fn run_examples(document: &str) -> usize {
             shell.args(["-c", &line]).current_dir(desk.folder.path()).stdin(Stdio::null());
             desk.environment(&mut shell);
             shell.env_remove("LITELEASE_DB");
-            let (code, said, errors) = told(&shell.output().unwrap());
+            let (code, said, errors) = outcome(&shell.output().unwrap());
             let end = if code == 0 { String::new() } else { format!("? {code}\n") };
             let found = format!("{said}{errors}{end}");
             assert!(matches(&expected, &found), "$ {line}\nexpected:\n{expected}\nfound:\n{found}");
@@ -133,8 +133,8 @@ fn a_script_ensures_its_lease_as_often_as_it_likes() {
     assert_eq!(json(&desk, &["release", "x", "--token", "1"]).0, 0);
     assert_eq!(ensure("b", "1s").1["token"], 2);
     // An owner text that is another one each time would make it a claim.
-    assert_eq!(told(&desk.run(&["lease", "ensure", "x"])).0, 64);
-    assert_eq!(told(&desk.run(&["lease", "ensure", "x", "--owner", ""])).0, 64);
+    assert_eq!(outcome(&desk.run(&["lease", "ensure", "x"])).0, 64);
+    assert_eq!(outcome(&desk.run(&["lease", "ensure", "x", "--owner", ""])).0, 64);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn inside_run_the_grant_of_that_run_is_meant_and_never_a_strangers() {
              litelease {verb} a; echo code $?
              litelease lease transfer --to heir a; litelease {verb} a; echo code $?"
         );
-        let (_, said, errors) = told(&desk.run(&["run", "a", "--", "sh", "-c", &script]));
+        let (_, said, errors) = outcome(&desk.run(&["run", "a", "--", "sh", "-c", &script]));
         for (db, name) in &strangers {
             let current = db.inspect(name).unwrap().expect("the stranger has it");
             assert_eq!((current.owner.as_str(), current.token), ("stranger", 1), "{verb}");
@@ -177,10 +177,14 @@ fn the_owner_text_of_a_run_is_no_owner_of_another_lease() {
     let script = "litelease claim b --owner \"$LITELEASE_OWNER\" --ttl 1h; echo code $?
                   token=$(litelease claim c --owner me --ttl 1h)
                   litelease lease transfer c --token $token --to \"$LITELEASE_OWNER\" --ttl 1h; echo code $?";
-    let (code, said, errors) = told(&desk.run(&["run", "a", "--", "sh", "-c", script]));
+    let (code, said, errors) = outcome(&desk.run(&["run", "a", "--", "sh", "-c", script]));
     assert_eq!((code, said.as_str()), (0, "code 64\ncode 64\n"), "{errors}");
     assert_eq!(errors.matches("are made by hold and run; choose another").count(), 2, "{errors}");
-    assert_eq!(told(&desk.run(&["run", "-n", "c", "--", "true"])).0, 1, "the lease is still live");
+    assert_eq!(
+        outcome(&desk.run(&["run", "-n", "c", "--", "true"])).0,
+        1,
+        "the lease is still live"
+    );
 }
 
 #[test]
@@ -192,9 +196,9 @@ fn a_dead_holder_is_seen_as_such() {
     desk.environment(&mut shell);
     assert!(shell.output().unwrap().status.success());
     assert_eq!(json(&desk, &["who", "x"]).1["process"], "dead");
-    assert!(told(&desk.run(&["who", "x"])).1.contains("the process is gone"));
-    assert!(told(&desk.run(&["status"])).1.contains("dead"));
-    let (code, said, _) = told(&desk.run(&["doctor"]));
+    assert!(outcome(&desk.run(&["who", "x"])).1.contains("the process is gone"));
+    assert!(outcome(&desk.run(&["status"])).1.contains("dead"));
+    let (code, said, _) = outcome(&desk.run(&["doctor"]));
     assert_eq!(code, 0);
     assert!(said.contains("is gone, free in") && said.contains("litelease break x"), "{said}");
     // A number that is used again belongs to another process.
@@ -208,8 +212,8 @@ fn a_dead_holder_is_seen_as_such() {
     acquired(db.claim("z", &elsewhere.to_string(), LONG));
     assert_eq!(json(&desk, &["who", "z"]).1["process"], "unknown");
     // `claim` names who has called it. That it is gone does not free the name.
-    assert_eq!(told(&desk.run(&["claim", "x", "-w", "600ms"])).0, 1);
-    assert_eq!(told(&desk.run(&["run", "-w", "600ms", "x", "--", "true"])).0, 1);
+    assert_eq!(outcome(&desk.run(&["claim", "x", "-w", "600ms"])).0, 1);
+    assert_eq!(outcome(&desk.run(&["run", "-w", "600ms", "x", "--", "true"])).0, 1);
 }
 
 #[test]
@@ -217,7 +221,7 @@ fn waiting_ends_when_the_name_is_free_or_the_time_is_over() {
     let desk = Desk::new();
     let db = desk.db();
     let lease = acquired(db.claim("x", "a", LONG));
-    assert_eq!(told(&desk.run(&["wait", "x", "-w", "50ms"])).0, 1);
+    assert_eq!(outcome(&desk.run(&["wait", "x", "-w", "50ms"])).0, 1);
     let mut waiter = desk.command(&["wait", "x"]).stdout(Stdio::null()).spawn().unwrap();
     eventually("it waits", || {
         desk.folder.path().join("leases.sqlite3-wakeup").exists().then_some(())
@@ -226,7 +230,7 @@ fn waiting_ends_when_the_name_is_free_or_the_time_is_over() {
     assert!(eventually("its end", || waiter.try_wait().unwrap()).success());
 
     let waiter = desk.command(&["claim", "x", "-w", "60s"]).stdout(Stdio::piped()).spawn().unwrap();
-    assert_eq!(told(&waiter.wait_with_output().unwrap()).1, "2\n");
+    assert_eq!(outcome(&waiter.wait_with_output().unwrap()).1, "2\n");
 }
 
 #[test]
@@ -274,7 +278,7 @@ fn a_reader_that_goes_away_ends_a_watch_quietly() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "litelease watch | head -n 1"]);
     desk.environment(&mut shell);
-    let (code, said, errors) = told(&shell.output().unwrap());
+    let (code, said, errors) = outcome(&shell.output().unwrap());
     assert_eq!((code, said.as_str(), errors.as_str()), (0, "granted x token 1 a\n", ""));
 }
 
@@ -306,7 +310,7 @@ fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
     ];
     for (words, expected) in cases {
         let desk = Desk::new();
-        let (code, said, errors) = told(&desk.run(words));
+        let (code, said, errors) = outcome(&desk.run(words));
         assert_eq!((code, said.as_str()), (expected, ""), "{words:?}: {errors}");
         assert!(
             errors.starts_with("litelease: ") && errors.lines().count() == 1,
@@ -315,7 +319,7 @@ fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
         let left: Vec<_> = fs::read_dir(desk.folder.path()).unwrap().collect();
         assert!(left.is_empty(), "{words:?}: {left:?}");
 
-        let (code, _, errors) = told(&desk.run(&[&["--json"], words].concat()));
+        let (code, _, errors) = outcome(&desk.run(&[&["--json"], words].concat()));
         assert_eq!(code, expected);
         let error: Value = serde_json::from_str(&errors).unwrap();
         assert!(error["error"].is_string() && error["message"].is_string(), "{words:?}: {errors}");
@@ -344,7 +348,7 @@ fn on_a_fresh_host_nobody_has_anything_and_looking_makes_nothing() {
                 if state == "own" {
                     command.env_remove("LITELEASE_DB");
                 }
-                told(&command.output().unwrap())
+                outcome(&command.output().unwrap())
             };
             let (code, said, errors) = run(&[]);
             assert_eq!((code, errors.as_str()), (*expected, ""), "{state}: {words:?}");
@@ -366,11 +370,11 @@ fn on_a_fresh_host_nobody_has_anything_and_looking_makes_nothing() {
 #[test]
 fn a_wait_on_an_empty_file_is_over_at_once_and_on_a_missing_one_it_fails() {
     let desk = Desk::new();
-    let (code, said, errors) = told(&desk.run(&["wait", "x"]));
+    let (code, said, errors) = outcome(&desk.run(&["wait", "x"]));
     assert_eq!((code, said.as_str()), (69, ""));
     assert!(errors.contains("leases.sqlite3 does not exist"), "{errors}");
     fs::write(&desk.file, "").unwrap();
-    let (code, said, errors) = told(&desk.run(&["wait", "x"]));
+    let (code, said, errors) = outcome(&desk.run(&["wait", "x"]));
     assert_eq!((code, errors.as_str()), (0, ""));
     assert!(said.starts_with("x: nobody has it in "), "{said}");
 }
@@ -389,24 +393,24 @@ fn a_name_that_was_never_claimed_is_told_apart_from_one_like_it() {
         (&["lease", "transfer", "nigthly", "--token", "1", "--to", "b"], 1),
     ];
     for (words, expected) in cases {
-        let (code, said, _) = told(&desk.run(words));
+        let (code, said, _) = outcome(&desk.run(words));
         assert_eq!(code, expected, "{words:?}");
         assert!(said.ends_with("; did you mean nightly?\n"), "{words:?}: {said}");
         assert!(said.contains(desk.file.to_str().unwrap()), "{words:?}: {said}");
         let far: Vec<&str> = words.iter().map(|word| word.trim_start_matches("nigt")).collect();
-        assert!(!told(&desk.run(&far)).1.contains("mean"), "{far:?}");
+        assert!(!outcome(&desk.run(&far)).1.contains("mean"), "{far:?}");
     }
     assert_eq!(json(&desk, &["release", "nigthly", "--token", "1"]).1["did_you_mean"], "nightly");
     // One that is known and free was meant.
     let free = acquired(desk.db().claim("nightlx", "a", LONG));
     desk.db().release(&free).unwrap();
-    assert!(!told(&desk.run(&["who", "nightlx"])).1.contains("mean"));
+    assert!(!outcome(&desk.run(&["who", "nightlx"])).1.contains("mean"));
 }
 
 #[test]
 fn whoever_is_quiet_hears_answers_and_errors_only() {
     let desk = Desk::new();
-    let quiet = |words: &[&str]| told(&desk.run(&[&["-q"], words].concat()));
+    let quiet = |words: &[&str]| outcome(&desk.run(&[&["-q"], words].concat()));
     let (none, token) = (String::new, |token: i64| format!("{token}\n"));
     assert_eq!(quiet(&["status"]), (0, none(), none()));
     assert_eq!(quiet(&["claim", "x", "--owner", "a"]), (0, token(1), none()));
@@ -471,27 +475,31 @@ fn a_write_polls_if_it_is_told_to_and_says_if_the_database_is_not_in_wal_mode() 
     desk.read("began");
     let poll = ["write", "--poll", "1ms", "--longest-pause", "2ms"];
     let impatient = [&poll[..], &["-w", "30ms", "--", "true"]].concat();
-    let (code, _, errors) = told(&desk.run(&impatient));
+    let (code, _, errors) = outcome(&desk.run(&impatient));
     assert!(code == 1 && errors.contains("write lock timeout after 30ms"), "{errors}");
     let patient = [&poll[..], &["-w", "60s", "--", "echo", "written"]].concat();
     let waiter = desk.command(&patient).stdout(Stdio::piped()).spawn().unwrap();
     fs::write(desk.folder.path().join("go"), "").unwrap();
-    assert_eq!(told(&waiter.wait_with_output().unwrap()).1, "written\n");
+    assert_eq!(outcome(&waiter.wait_with_output().unwrap()).1, "written\n");
     assert!(holder.wait().unwrap().success() && lock.exists());
     assert!(!lock.with_extension("lock.queue").exists(), "nobody has queued");
 
     let write = ["write", "--", "echo", "written"];
-    assert_eq!(told(&desk.run(&write)), (0, "written\n".into(), String::new()), "no database yet");
+    assert_eq!(
+        outcome(&desk.run(&write)),
+        (0, "written\n".into(), String::new()),
+        "no database yet"
+    );
     let plain = Connection::open(&desk.file).unwrap();
     plain.execute_batch("CREATE TABLE notes (text)").unwrap();
-    let (code, said, errors) = told(&desk.run(&write));
+    let (code, said, errors) = outcome(&desk.run(&write));
     assert_eq!((code, said.as_str()), (0, "written\n"));
     assert!(
         errors.contains("is in journal mode DELETE") && errors.lines().count() == 1,
         "{errors}"
     );
     plain.execute_batch("PRAGMA journal_mode = WAL").unwrap();
-    assert_eq!(told(&desk.run(&write)), (0, "written\n".into(), String::new()));
+    assert_eq!(outcome(&desk.run(&write)), (0, "written\n".into(), String::new()));
 }
 
 #[test]
@@ -507,10 +515,10 @@ fn the_status_tells_user_command_and_since_when() {
     assert_eq!((&x["command"][1], &x["command"][2]), (&json!("run"), &json!("x")));
     assert!(x["since_ms"].as_i64().unwrap() > 0);
     assert_eq!((&y["user"], &y["command"]), (&Value::Null, &Value::Null), "nobody knows");
-    let (_, table, _) = told(&desk.run(&["status"]));
+    let (_, table, _) = outcome(&desk.run(&["status"]));
     let line = table.lines().nth(1).unwrap();
     assert!(line.contains(user.trim()) && line.contains("litelease run x -- sh -c"), "{table}");
-    let (_, who, _) = told(&desk.run(&["who", "x"]));
+    let (_, who, _) = outcome(&desk.run(&["who", "x"]));
     assert!(who.contains("the process is there: litelease run x -- sh -c"), "{who}");
     // A process that has the number of the holder, but is another one, is not shown for it.
     let me = litelease::Identity::new(litelease_hold::HolderKind::Hold);
@@ -548,7 +556,7 @@ fn users_of_one_group_share_a_file_that_was_made_for_them() {
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
         command.arg(format!("--groups={group}")).arg("--").arg(litelease()).args(words);
         desk.environment(&mut command);
-        told(
+        outcome(
             &command
                 .env("LITELEASE_DB", &file)
                 .current_dir("/")
@@ -558,7 +566,7 @@ fn users_of_one_group_share_a_file_that_was_made_for_them() {
         )
     };
     if !made || user(60_001, GROUP, &["--version"]).0 != 0 {
-        return tell("SKIPPED: users of one group on one file (cannot become other users)");
+        return report("SKIPPED: users of one group on one file (cannot become other users)");
     }
     for round in 0..2 {
         for uid in [60_001, 60_002, 60_001] {
@@ -586,12 +594,12 @@ fn a_foreign_file_is_refused_by_name_and_left_as_it_was() {
         fs::write(&desk.file, &content).unwrap();
         for words in [&["run", "x", "--", "true"][..], &["claim", "x"], &["status"], &["who", "x"]]
         {
-            let (code, _, errors) = told(&desk.run(words));
+            let (code, _, errors) = outcome(&desk.run(words));
             assert_eq!(code, 69, "{words:?}: {errors}");
             assert!(errors.contains("leases.sqlite3") && errors.lines().count() == 1, "{errors}");
         }
         assert_eq!(fs::read_to_string(&desk.file).unwrap(), content);
-        let (code, said, _) = told(&desk.run(&["doctor"]));
+        let (code, said, _) = outcome(&desk.run(&["doctor"]));
         assert!(code == 1 && said.contains("wrong"), "{said}");
     }
     // A database whose lease table is not ours.
@@ -600,13 +608,13 @@ fn a_foreign_file_is_refused_by_name_and_left_as_it_was() {
     theirs
         .execute_batch("CREATE TABLE litelease_resources (name TEXT PRIMARY KEY, owner TEXT)")
         .unwrap();
-    let (code, _, errors) = told(&desk.run(&["run", "x", "--", "true"]));
+    let (code, _, errors) = outcome(&desk.run(&["run", "x", "--", "true"]));
     assert_eq!(code, 69);
     assert!(errors.contains("litelease_resources is not as Litelease makes it"), "{errors}");
     assert!(errors.contains("leases.sqlite3"), "{errors}");
     // And one that has none.
     theirs.execute_batch("DROP TABLE litelease_resources; CREATE TABLE theirs (id)").unwrap();
-    let (code, _, errors) = told(&desk.run(&["who", "x"]));
+    let (code, _, errors) = outcome(&desk.run(&["who", "x"]));
     assert_eq!(code, 69);
     assert!(errors.contains("leases.sqlite3: no lease table yet"), "{errors}");
 }
@@ -614,11 +622,11 @@ fn a_foreign_file_is_refused_by_name_and_left_as_it_was() {
 #[test]
 fn the_doctor_names_a_writer_that_stays_and_a_file_that_is_not_there() {
     let desk = Desk::new();
-    let (code, said, _) = told(&desk.run(&["doctor"]));
+    let (code, said, _) = outcome(&desk.run(&["doctor"]));
     assert!(code == 0 && said.contains("is not there yet"), "{said}");
     let mut db = desk.db();
     let _tx = db.transaction().unwrap();
-    let (_, said, _) = told(&desk.run(&["doctor"]));
+    let (_, said, _) = outcome(&desk.run(&["doctor"]));
     assert!(said.contains(&format!("pid {} is writing", std::process::id())), "{said}");
 }
 
@@ -630,11 +638,11 @@ fn the_doctor_names_dead_items_and_those_of_a_clock_that_went_back() {
     queue.send("x").unwrap();
     queue.receive(LONG).unwrap().unwrap().bury(None).unwrap();
     queue.at(litelease::now_ms() + 3_600_000).send("later").unwrap();
-    let (code, said, _) = told(&desk.run(&["doctor"]));
+    let (code, said, _) = outcome(&desk.run(&["doctor"]));
     assert!(code == 0 && said.contains("mail: 1 dead items"), "{said}");
     assert!(said.contains("mail: 1 items have a time in the future"), "{said}");
     db.conn().execute_batch("CREATE TABLE litelease_items (theirs)").unwrap();
-    let (code, said, _) = told(&desk.run(&["doctor"]));
+    let (code, said, _) = outcome(&desk.run(&["doctor"]));
     assert!(code == 1 && said.contains("the table litelease_items is not"), "{said}");
 }
 
@@ -646,7 +654,7 @@ fn the_doctor_counts_what_is_left_of_ended_grants_and_names_damaged_and_foreign_
     let _ = db.attach(("x", lease.token), "here").unwrap();
     let _ = db.request("x", "b", LONG).unwrap();
     let said = |code: i32| {
-        let (found, said, _) = told(&desk.run(&["doctor"]));
+        let (found, said, _) = outcome(&desk.run(&["doctor"]));
         assert_eq!(found, code, "{said}");
         said
     };
@@ -667,9 +675,9 @@ fn the_doctor_counts_what_is_left_of_ended_grants_and_names_damaged_and_foreign_
 fn shards_shows_who_has_what_who_asks_for_it_and_how_far_it_is() {
     let desk = Desk::new();
     let db = desk.db();
-    let (code, _, errors) = told(&desk.run(&["status", "--shards", "orders"]));
+    let (code, _, errors) = outcome(&desk.run(&["status", "--shards", "orders"]));
     assert!(code == 64 && errors.contains("no such group"), "{errors}");
-    assert_eq!(told(&desk.run(&["status", "--shards", "orders/shard/0"])).0, 64);
+    assert_eq!(outcome(&desk.run(&["status", "--shards", "orders/shard/0"])).0, 64);
     for (member, owner) in [("a", "one"), ("b", "two")] {
         let name = format!("orders/member/{member}");
         let lease = acquired(db.claim(&name, owner, LONG));
@@ -688,14 +696,14 @@ fn shards_shows_who_has_what_who_asks_for_it_and_how_far_it_is() {
         (&json!("b"), &json!("page 17"))
     );
     assert_eq!((&answer["shards"][2]["owner"], &answer["shards"][3]), (&Value::Null, &Value::Null));
-    let (_, said, _) = told(&desk.run(&["status", "--shards", "orders"]));
+    let (_, said, _) = outcome(&desk.run(&["status", "--shards", "orders"]));
     for word in ["MEMBER", "REQUESTED BY", "page 17", "free", "to drain"] {
         assert!(said.contains(word), "{said}");
     }
     for member in ["orders/member/a", "orders/member/b"] {
         let _ = db.break_lease(member).unwrap();
     }
-    let (code, said, _) = told(&desk.run(&["status", "--shards", "orders"]));
+    let (code, said, _) = outcome(&desk.run(&["status", "--shards", "orders"]));
     assert!(code == 1 && said.contains("no member is live"), "{said}");
 }
 
@@ -705,7 +713,7 @@ fn names_that_play_tricks_are_shown_harmlessly_and_found_again() {
     let db = desk.db();
     for name in ["a b", "-n", "\u{1b}[31mred\nline", "日本", "quote\"s'"] {
         acquired(db.claim(name, "a", LONG));
-        let (code, said, errors) = told(&desk.run(&["who", "--", name]));
+        let (code, said, errors) = outcome(&desk.run(&["who", "--", name]));
         assert_eq!((code, errors.as_str()), (0, ""), "{name:?}");
         assert!(said.lines().count() == 1 && !said.contains('\u{1b}'), "{said:?}");
         assert_eq!(json(&desk, &["status", "--", name]).0, 0);
@@ -716,7 +724,7 @@ fn names_that_play_tricks_are_shown_harmlessly_and_found_again() {
 #[test]
 fn help_completions_and_manual_pages_are_there_for_everything() {
     let desk = Desk::new();
-    let (code, help, _) = told(&desk.run(&["--help"]));
+    let (code, help, _) = outcome(&desk.run(&["--help"]));
     assert_eq!(code, 0);
     let commands: Vec<&str> = help
         .lines()
@@ -734,23 +742,23 @@ fn help_completions_and_manual_pages_are_there_for_everything() {
         assert!(commands.contains(&expected), "{expected} is missing in {commands:?}");
     }
     for command in commands.iter().filter(|command| **command != "help") {
-        let (code, help, _) = told(&desk.run(&[command, "--help"]));
+        let (code, help, _) = outcome(&desk.run(&[command, "--help"]));
         assert!(code == 0 && help.contains("Usage:"), "{command}");
-        let (code, page, _) = told(&desk.run(&["generate", "man", command]));
+        let (code, page, _) = outcome(&desk.run(&["generate", "man", command]));
         assert!(code == 0 && page.contains(".SH SYNOPSIS"), "{command}");
     }
     for shell in ["bash", "zsh", "fish"] {
-        let (code, script, _) = told(&desk.run(&["generate", "completions", shell]));
+        let (code, script, _) = outcome(&desk.run(&["generate", "completions", shell]));
         assert!(code == 0 && script.contains("transfer"), "{shell}");
     }
-    assert!(told(&desk.run(&["--version"])).1.starts_with("litelease 0."));
+    assert!(outcome(&desk.run(&["--version"])).1.starts_with("litelease 0."));
     assert!(fs::read_dir(desk.folder.path()).unwrap().next().is_none(), "and made nothing");
 }
 
 #[test]
 fn the_demo_tells_its_story() {
     let desk = Desk::new();
-    let (code, story, errors) = told(&desk.run(&["demo"]));
+    let (code, story, errors) = outcome(&desk.run(&["demo"]));
     assert_eq!((code, errors.as_str()), (0, ""));
     for line in [
         "worker a  claim    acquired, token 1",
@@ -773,7 +781,7 @@ fn the_demo_tells_its_story() {
 #[test]
 fn a_grace_beyond_all_time_is_a_usage_error() {
     let desk = Desk::new();
-    let (code, _, error) = told(&desk.run(&["run", "--kill-grace", "1e19", "x", "--", "true"]));
+    let (code, _, error) = outcome(&desk.run(&["run", "--kill-grace", "1e19", "x", "--", "true"]));
     assert_eq!(code, 64, "{error}");
 }
 
@@ -799,7 +807,7 @@ fn whoever_waits_in_a_file_that_was_replaced_is_told() {
         }
         acquired(desk.db().claim("x", "b", LONG));
         let output = waiting.wait_with_output().unwrap();
-        let (code, _, error) = told(&output);
+        let (code, _, error) = outcome(&output);
         assert_eq!(code, 69, "{command}: {error}");
         assert!(error.contains("moved, deleted or replaced"), "{command}: {error}");
     }

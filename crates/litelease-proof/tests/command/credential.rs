@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-use litelease_proof::command::{Desk, told};
+use litelease_proof::command::{Desk, outcome};
 use litelease_proof::rig::{LONG, acquired};
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::cli::run_examples;
 
 /// Runs the command, and returns its exit code and what it prints.
 fn run(desk: &Desk, words: &[&str]) -> (i32, String) {
-    let (code, said, errors) = told(&desk.run(&[&["credential"], words].concat()));
+    let (code, said, errors) = outcome(&desk.run(&[&["credential"], words].concat()));
     (code, (said + &errors).trim_end().to_owned())
 }
 

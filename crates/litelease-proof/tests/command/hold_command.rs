@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM};
-use litelease_proof::command::{Desk, Run, ended, stays, told};
+use litelease_proof::command::{Desk, Run, ended, outcome, stays};
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
-use litelease_proof::rig::{LONG, acquired, eventually, tell};
+use litelease_proof::rig::{LONG, acquired, eventually, report};
 use litelease_proof::server::Server;
 use serde_json::Value;
 
@@ -159,7 +159,7 @@ fn a_hold_that_is_killed_itself_is_not_succeeded_while_its_program_works() {
     hold.granted();
     hold.run.signal(SIGKILL);
     assert_eq!(hold.lines.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
-    let (code, _, errors) = told(&desk.run(&["run", "-w", "2s", "x", "--", "true"]));
+    let (code, _, errors) = outcome(&desk.run(&["run", "-w", "2s", "x", "--", "true"]));
     assert_eq!(code, 1, "{errors}");
 }
 
@@ -169,7 +169,7 @@ fn a_broken_lease_is_reported_and_ends_the_hold() {
     let hold = Hold::on(&desk, &["x", "--ttl", "60s"]);
     hold.granted();
     let begin = Instant::now();
-    assert_eq!(told(&desk.run(&["break", "x", "--yes"])).0, 0);
+    assert_eq!(outcome(&desk.run(&["break", "x", "--yes"])).0, 0);
     assert_eq!(hold.line(), "lost broken by an operator");
     let time = begin.elapsed();
     assert!(time < Duration::from_secs(10), "long before the next renewal: {time:?}");
@@ -181,7 +181,7 @@ fn a_busy_name_is_the_answer_no_with_the_message_of_run() {
     let desk = Desk::new();
     let _lease = acquired(desk.db().claim("x", "a", LONG));
     let without_time = |text: &str| text.split(", for ").next().unwrap().to_owned();
-    let of_run = told(&desk.run(&["run", "-n", "x", "--", "true"])).2;
+    let of_run = outcome(&desk.run(&["run", "-n", "x", "--", "true"])).2;
     for words in [&["x", "-n"][..], &["x", "--wait", "50ms"], &["x", "--wait", "1200ms"]] {
         let (code, lines, errors) = Hold::on(&desk, words).end();
         assert_eq!((code, lines), (1, vec![]), "{errors}");
@@ -255,11 +255,11 @@ fn a_grant_that_comes_when_the_program_goes_is_released() {
 fn an_input_that_is_closed_from_the_start_holds_nothing_and_says_so() {
     let desk = Desk::new();
     let lease = acquired(desk.db().claim("x", "a", LONG));
-    let (code, said, errors) = told(&desk.run(&["hold", "x"]));
+    let (code, said, errors) = outcome(&desk.run(&["hold", "x"]));
     assert_eq!((code, said.as_str()), (0, ""));
     assert_eq!(errors, "litelease: standard input has ended: x is not held\n");
     desk.db().release(&lease).unwrap();
-    assert_eq!(told(&desk.run(&["hold", "x"])).0, 0);
+    assert_eq!(outcome(&desk.run(&["hold", "x"])).0, 0);
     assert_eq!(desk.db().owner("x").unwrap(), None);
 }
 
@@ -494,14 +494,14 @@ fn lives_elsewhere(command: &dyn Fn(&[&str]) -> Command) {
         next = start(&["-n"]);
         next.granted();
     }
-    assert_eq!(told(&ended(&mut command(&["break", "x", "--yes"]))).0, 0);
+    assert_eq!(outcome(&ended(&mut command(&["break", "x", "--yes"]))).0, 0);
     assert!(next.line().starts_with("lost "), "long before the next renewal");
     assert_eq!(next.end().0, 75);
     let last = start(&[]);
     last.granted();
     last.run.signal(SIGTERM);
     last.ends_well();
-    assert_eq!(told(&ended(&mut command(&["run", "-n", "x", "--", "true"]))).0, 0);
+    assert_eq!(outcome(&ended(&mut command(&["run", "-n", "x", "--", "true"]))).0, 0);
 }
 
 #[test]
@@ -527,7 +527,7 @@ fn a_name_on_an_engine_is_held_alike() {
     let mut urls: Vec<String> = etcd.iter().map(|etcd| etcd.url("hold_command")).collect();
     urls.extend(postgres.iter().map(|server| server.url("hold_command")));
     if urls.is_empty() {
-        tell("SKIPPED: litelease hold on an engine, because none is installed");
+        report("SKIPPED: litelease hold on an engine, because none is installed");
     }
     for url in urls {
         lives_elsewhere(&|words| {

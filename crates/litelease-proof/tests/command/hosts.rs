@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libc::SIGKILL;
-use litelease_proof::command::{Desk, Run, stays, told};
-use litelease_proof::rig::{LONG, eventually, tell};
+use litelease_proof::command::{Desk, Run, outcome, stays};
+use litelease_proof::rig::{LONG, eventually, report};
 
 /// A language of the page.
 struct Host {
@@ -154,13 +154,13 @@ fn check(host: &Host) {
     }
     let is_there = Command::new("sh").args(["-c", &format!("command -v {}", host.tool)]).output();
     if !is_there.unwrap().status.success() {
-        return tell(&format!("SKIPPED: the program in {}, which is not installed", host.tool));
+        return report(&format!("SKIPPED: the program in {}, which is not installed", host.tool));
     }
     let desk = Desk::new();
     let path = |name: &str| desk.folder.path().join(name);
     fs::write(path(host.program), program).unwrap();
     fs::write(path(host.work.0), host.work.1).unwrap();
-    let (code, said, errors) = told(&shell(&desk, host.build).output().unwrap());
+    let (code, said, errors) = outcome(&shell(&desk, host.build).output().unwrap());
     assert_eq!(code, 0, "{}: {said}{errors}", host.language);
     let spawn = || {
         for file in ["working", "finish", "finished"] {
@@ -182,7 +182,7 @@ fn check(host: &Host) {
     assert!(path("finished").exists());
 
     let (run, _) = start();
-    assert_eq!(told(&desk.run(&["break", "nightly", "--yes"])).0, 0);
+    assert_eq!(outcome(&desk.run(&["break", "nightly", "--yes"])).0, 0);
     let (code, errors) = run.end();
     assert_ne!(code, 0, "{}: {errors}", host.language);
     fs::write(path("finish"), "").unwrap();
@@ -193,7 +193,7 @@ fn check(host: &Host) {
     let begin = Instant::now();
     // The job of the shell goes on until it is done, and has the pipe as long.
     fs::write(path("finish"), "").unwrap();
-    let (code, _, errors) = told(&desk.run(&["wait", "nightly", "-w", "1m"]));
+    let (code, _, errors) = outcome(&desk.run(&["wait", "nightly", "-w", "1m"]));
     assert_eq!(code, 0, "{}: {errors}", host.language);
     let time = begin.elapsed();
     assert!(time < Duration::from_secs(15), "{}: less than the ttl: {time:?}", host.language);
@@ -214,7 +214,7 @@ fn the_programs_for_node_ruby_and_the_shell_run_as_written() {
 #[test]
 fn the_programs_for_go_java_and_php_run_as_written() {
     if std::env::var_os("LITELEASE_HOSTS").is_none() {
-        return tell("SKIPPED: the programs in Go, Java and PHP: make test-hosts runs them");
+        return report("SKIPPED: the programs in Go, Java and PHP: make test-hosts runs them");
     }
     [GO, JAVA, PHP].iter().for_each(check);
 }

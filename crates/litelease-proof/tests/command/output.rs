@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libc::{SIGPIPE, SIGTERM};
 use litelease::Litelease;
-use litelease_proof::command::{Desk, kill, told};
+use litelease_proof::command::{Desk, kill, outcome};
 use litelease_proof::rig::{LONG, acquired, eventually};
 
 /// Where output goes that cannot be written.
@@ -25,7 +25,7 @@ const SINKS: [Sink; 3] = [Sink::Full, Sink::Closed, Sink::BrokenPipe];
 
 impl Sink {
     /// Becomes standard output (1) or standard error (2) of a command.
-    fn of(self, command: &mut Command, descriptor: i32) {
+    fn attach(self, command: &mut Command, descriptor: i32) {
         let stdio = match self {
             Sink::Full => File::options().write(true).open("/dev/full").unwrap().into(),
             Sink::Closed => Stdio::null(),
@@ -194,9 +194,9 @@ fn cannot_print(line: &str, end: End, sink: Sink) {
     let words: Vec<&str> = line.split(' ').collect();
     let (desk, db) = desk();
     let mut command = desk.command(&words);
-    sink.of(command.stdin(Stdio::null()), 1);
+    sink.attach(command.stdin(Stdio::null()), 1);
     let output = command.output().unwrap();
-    let (_, _, errors) = told(&output);
+    let (_, _, errors) = outcome(&output);
     let case = format!("{line}, {sink:?}: {:?} {errors}", output.status);
     assert!(is_right(end, sink, output.status), "{case}");
     let lines = errors.lines().count();
@@ -213,8 +213,8 @@ fn cannot_print(line: &str, end: End, sink: Sink) {
     // Nor where nobody can be told of that, either.
     let (desk, db) = self::desk();
     let mut command = desk.command(&words);
-    sink.of(command.stdin(Stdio::null()), 1);
-    sink.of(&mut command, 2);
+    sink.attach(command.stdin(Stdio::null()), 1);
+    sink.attach(&mut command, 2);
     let status = command.status().unwrap();
     let case = format!("{line}, {sink:?}, errors too: {status:?}");
     assert!(is_right(end, sink, status), "{case}");
@@ -271,7 +271,7 @@ fn no_command_was_forgotten() {
 /// Returns the subcommands that the help of a command lists.
 fn subcommands(desk: &Desk, command: &str) -> Vec<String> {
     let words: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
-    let (_, help, _) = told(&desk.run(&words));
+    let (_, help, _) = outcome(&desk.run(&words));
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let listed = listed.take_while(|line| !line.is_empty());
     let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
@@ -317,7 +317,7 @@ fn a_command_under_run_still_ends_by_a_broken_pipe() {
     let mut shell = Command::new("bash");
     let line = "litelease run x -- sh -c 'yes; echo $? >&2' | head -n 1; echo ${PIPESTATUS[0]}";
     desk.environment(shell.args(["-c", line]));
-    let (code, said, errors) = told(&shell.output().unwrap());
+    let (code, said, errors) = outcome(&shell.output().unwrap());
     assert_eq!((code, said.as_str(), errors.as_str()), (0, "y\n0\n", "141\n"));
 }
 
@@ -330,8 +330,8 @@ fn a_service_whose_log_is_full_serves_all_the_same() {
         let address = listener.local_addr().unwrap();
         drop(listener);
         let mut command = desk.command(&["serve", "--listen", &address.to_string()]);
-        sink.of(command.stdin(Stdio::null()), 1);
-        sink.of(&mut command, 2);
+        sink.attach(command.stdin(Stdio::null()), 1);
+        sink.attach(&mut command, 2);
         let mut server = command.spawn().unwrap();
         for path in ["/healthz", "/nowhere", "/healthz"] {
             let answer = eventually("an answer", || {

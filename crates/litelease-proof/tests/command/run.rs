@@ -13,9 +13,9 @@ use libc::{SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM};
 use litelease::Litelease;
 use litelease::rusqlite::Connection;
 use litelease_proof::command::{
-    Desk, ended, is_gone, is_running, kill, limits_end_commands, stays, told,
+    Desk, ended, is_gone, is_running, kill, limits_end_commands, outcome, stays,
 };
-use litelease_proof::rig::{LONG, acquired, eventually, litelease, now_ms, tell};
+use litelease_proof::rig::{LONG, acquired, eventually, litelease, now_ms, report};
 
 /// Writes its number to `child` and works until it is ended.
 const WORK: &str = "echo $$ > child; while :; do sleep 0.05; done";
@@ -33,7 +33,7 @@ fn the_command_finds_its_lease_in_its_environment_and_its_exit_code_is_passed_on
     let script = "echo $LITELEASE_NAME $LITELEASE_TOKEN $LITELEASE_DB; echo $LITELEASE_OWNER; \
                   litelease who x >/dev/null || exit 99; exit 7";
     let output = desk.run(&["run", "x", "--", "sh", "-c", script]);
-    let (code, said, errors) = told(&output);
+    let (code, said, errors) = outcome(&output);
     assert_eq!((code, errors.as_str()), (7, ""));
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0], format!("x 1 {}", desk.file.display()));
@@ -41,9 +41,9 @@ fn the_command_finds_its_lease_in_its_environment_and_its_exit_code_is_passed_on
     assert_eq!(holder(&desk.db()), None, "released");
 
     let killed = desk.run(&["run", "x", "--", "sh", "-c", "kill -9 $$"]);
-    assert_eq!(told(&killed).0, 128 + 9);
+    assert_eq!(outcome(&killed).0, 128 + 9);
     for (command, code) in [("/nowhere/to/be/found", 127), ("/etc/passwd", 126), ("/", 126)] {
-        let (found, _, errors) = told(&desk.run(&["run", "x", "--", command]));
+        let (found, _, errors) = outcome(&desk.run(&["run", "x", "--", command]));
         assert_eq!(found, code, "{command}");
         assert!(errors.contains(command) && errors.lines().count() == 1, "{errors}");
     }
@@ -55,7 +55,7 @@ fn the_command_finds_its_lease_in_its_environment_and_its_exit_code_is_passed_on
 #[test]
 fn a_command_that_has_ended_leaves_no_log_of_sqlite() {
     let desk = Desk::new();
-    assert_eq!(told(&desk.run(&["queue", "send", "q", "body"])).0, 0);
+    assert_eq!(outcome(&desk.run(&["queue", "send", "q", "body"])).0, 0);
     let lines: [&[&str]; 6] = [
         &["run", "x", "--", "true"],
         &["run", "x", "--", "false"],
@@ -77,7 +77,7 @@ fn a_command_that_has_ended_leaves_no_log_of_sqlite() {
         &["work", "--drain", "q", "--", "cat"],
     ];
     for words in lines {
-        let (_, _, errors) = told(&desk.run(words));
+        let (_, _, errors) = outcome(&desk.run(words));
         let mut left: Vec<_> = fs::read_dir(desk.folder.path()).unwrap().flatten().collect();
         left.retain(|file| {
             let name = file.file_name();
@@ -104,16 +104,16 @@ fn a_command_that_makes_no_progress_is_ended_and_one_that_does_is_not() {
 #[test]
 fn progress_outside_a_run_needs_to_be_told_of_what() {
     let desk = Desk::new();
-    let (code, _, errors) = told(&desk.run(&["lease", "progress"]));
+    let (code, _, errors) = outcome(&desk.run(&["lease", "progress"]));
     assert_eq!(code, 64);
     assert!(errors.contains("the name is missing"), "{errors}");
     let lease = acquired(desk.db().claim("x", "a", LONG));
     let token = lease.token.to_string();
-    let noted = told(&desk.run(&["lease", "progress", "x", "--token", &token]));
+    let noted = outcome(&desk.run(&["lease", "progress", "x", "--token", &token]));
     assert_eq!(noted, (0, "x: progress is noted\n".into(), String::new()));
-    let late = told(&desk.run(&["lease", "progress", "x", "--token", "7"]));
+    let late = outcome(&desk.run(&["lease", "progress", "x", "--token", "7"]));
     assert_eq!(late, (1, "x: rejected, unknown token\n".into(), String::new()));
-    let never = told(&desk.run(&["lease", "progress", "y", "--token", "7"]));
+    let never = outcome(&desk.run(&["lease", "progress", "y", "--token", "7"]));
     assert!(never.0 == 1 && never.1.contains("never claimed"), "{never:?}");
 }
 
@@ -127,7 +127,7 @@ fn a_command_is_ended_when_its_time_is_up() {
     assert!(errors.contains("lost the lease on x: the time that it may be held is up"), "{errors}");
     assert!(start.elapsed() >= Duration::from_secs(3), "renewed before: {:?}", start.elapsed());
     assert_eq!(holder(&desk.db()), None);
-    let refused = told(&desk.run(&["run", "--max-time", "2s", "x", "--", "true"]));
+    let refused = outcome(&desk.run(&["run", "--max-time", "2s", "x", "--", "true"]));
     assert!(refused.0 == 64 && refused.2.contains("is too short"), "{refused:?}");
     // The time is less than a tenth of the ttl.
     let options = ["--ttl", "60s", "--kill-grace", "100ms", "--max-time", "5s", "x"];
@@ -149,14 +149,14 @@ fn limits_of_a_slot_end_its_command() {
 fn progress_of_a_slot_is_noted_inside_its_run_only() {
     let desk = Desk::new();
     let words = ["run", "--slots", "1", "--progress-within", "1m", "x", "--", "sh", "-c"];
-    let inside = |script: &str| told(&desk.run(&[&words[..], &[script]].concat()));
+    let inside = |script: &str| outcome(&desk.run(&[&words[..], &[script]].concat()));
     assert_eq!(inside("litelease lease progress").1, "x: progress is noted\n");
     assert_eq!(inside("litelease lease progress x --token $LITELEASE_TOKEN").0, 0);
     assert_eq!(inside("echo > $LITELEASE_PROGRESS").0, 0);
     assert_eq!(inside("litelease lease progress y").0, 64);
     assert_eq!(inside("litelease run z -- sh -c 'test -z \"$LITELEASE_PROGRESS\"'").0, 0);
     let kept = inside("echo $LITELEASE_PROGRESS").1;
-    let gone = told(&ended(
+    let gone = outcome(&ended(
         desk.command(&["lease", "progress"])
             .env("LITELEASE_PROGRESS", kept.trim())
             .env("LITELEASE_NAME", "x")
@@ -171,7 +171,7 @@ fn a_request_is_told_to_a_run_and_ends_its_command_if_it_goes_on() {
     let run = desk.start(&["--ttl", "4s", "--kill-grace", "100ms", "x"], WORK);
     desk.pid("child");
     let start = Instant::now();
-    let asked = told(&desk.run(&["lease", "request", "x", "--within", "1s", "-q"]));
+    let asked = outcome(&desk.run(&["lease", "request", "x", "--within", "1s", "-q"]));
     assert_eq!(asked, (0, "2\n".into(), String::new()));
     assert!(start.elapsed() > Duration::from_secs(1), "nothing is cut");
     let (code, errors) = run.end();
@@ -186,7 +186,7 @@ fn an_operator_takes_over_and_the_old_command_is_ended() {
     let run = desk.start(&["--ttl", "10s", "--kill-grace", "100ms", "x"], WORK);
     desk.pid("child");
     let (code, said, errors) =
-        told(&desk.run(&["lease", "take-over", "x", "--owner", "ops", "--yes"]));
+        outcome(&desk.run(&["lease", "take-over", "x", "--owner", "ops", "--yes"]));
     assert_eq!((code, said.as_str()), (0, "2\n"));
     assert!(errors.contains("x was taken over from") && errors.contains("token 1"), "{errors}");
     let (code, errors) = run.end();
@@ -211,11 +211,11 @@ fn who_does_not_get_the_name_says_who_has_it() {
     let first = desk.start(&["x"], WORK);
     desk.pid("child");
     let busy = desk.run(&["run", "-n", "x", "--", "true"]);
-    let (code, _, errors) = told(&busy);
+    let (code, _, errors) = outcome(&busy);
     assert_eq!(code, 1);
     assert!(errors.contains("x is held by") && errors.contains("(token 1)"), "{errors}");
     assert!(errors.contains(&format!("pid {}", first.pid())), "{errors}");
-    assert_eq!(told(&desk.run(&["run", "-w", "100ms", "-E", "42", "x", "--", "true"])).0, 42);
+    assert_eq!(outcome(&desk.run(&["run", "-w", "100ms", "-E", "42", "x", "--", "true"])).0, 42);
 
     // One that waits for ever gets it when the first is done.
     let second = desk.start(&["x"], "echo $LITELEASE_TOKEN > second");
@@ -321,7 +321,7 @@ fn an_operators_break_ends_the_command_and_its_group_at_once_and_runs_the_hook()
     let run = desk.start(&words, &script);
     let grandchild = desk.pid("grandchild");
     eventually("the child", || desk.peek("child").ends_with('\n').then_some(()));
-    let (code, said, _) = told(&desk.run(&["break", "x", "--yes"]));
+    let (code, said, _) = outcome(&desk.run(&["break", "x", "--yes"]));
     assert_eq!(code, 0);
     assert!(said.contains("token 1") && said.contains("superseded"), "{said}");
     let (code, errors) = run.end();
@@ -342,8 +342,8 @@ fn a_successor_may_start_while_what_was_broken_still_has_its_grace() {
     let words = ["--ttl", "10m", "--kill-grace", "30s", "--on-lost", "echo > lost", "x"];
     let run = desk.start(&words, DEAF);
     let child = desk.pid("child");
-    assert_eq!(told(&desk.run(&["break", "x", "--yes"])).0, 0);
-    let (code, said, errors) = told(&desk.run(&["run", "-n", "x", "--", "echo", "successor"]));
+    assert_eq!(outcome(&desk.run(&["break", "x", "--yes"])).0, 0);
+    let (code, said, errors) = outcome(&desk.run(&["run", "-n", "x", "--", "echo", "successor"]));
     assert_eq!((code, said.as_str(), errors.as_str()), (0, "successor\n", ""));
     assert!(is_running(child), "the grace is over already");
     // A command that ends before its run has heard of the loss ends as commands do.
@@ -433,7 +433,7 @@ fn a_full_disk_ends_the_command_in_time_and_is_forgotten_when_there_is_space_aga
         .arg(&small)
         .output();
     if !mounted.is_ok_and(|output| output.status.success()) {
-        return tell("SKIPPED: a full disk under litelease run (cannot mount a tmpfs)");
+        return report("SKIPPED: a full disk under litelease run (cannot mount a tmpfs)");
     }
     let _unmount = Unmount(&small);
     desk.file = small.join("leases.sqlite3");
@@ -446,7 +446,7 @@ fn a_full_disk_ends_the_command_in_time_and_is_forgotten_when_there_is_space_aga
     assert!(errors.contains("cannot renew"), "{errors}");
     fs::remove_file(&filler).unwrap();
     let output = desk.run(&["run", "x", "--", "true"]);
-    assert_eq!(told(&output).0, 0, "{output:?}");
+    assert_eq!(outcome(&output).0, 0, "{output:?}");
 }
 
 #[test]
@@ -459,7 +459,7 @@ fn running_out_of_file_descriptors_is_told_and_leaves_no_lease_behind() {
         let line = format!("ulimit -n {limit}; exec litelease run x -- true");
         shell.args(["-c", &line]).stdin(Stdio::null());
         desk.environment(&mut shell);
-        let (code, _, errors) = told(&shell.output().unwrap());
+        let (code, _, errors) = outcome(&shell.output().unwrap());
         // With very few, not even the program can be loaded: that is the shell's 127.
         assert!([0, 69, 126, 127].contains(&code), "{limit}: {code} {errors}");
         assert!(!errors.contains("panicked"), "{limit}: {errors}");
@@ -495,9 +495,9 @@ fn a_file_or_folder_that_may_not_be_written_is_named() {
         |mode: &str| Command::new("chmod").arg("-R").arg(mode).arg(desk.folder.path()).status();
     readable("a+rX").unwrap();
     if !nobody(&["--version"]).is_ok_and(|output| output.status.success()) {
-        return tell("SKIPPED: a read-only file under litelease run (cannot become nobody)");
+        return report("SKIPPED: a read-only file under litelease run (cannot become nobody)");
     }
-    let (code, _, errors) = told(&nobody(&["run", "x", "--", "true"]).unwrap());
+    let (code, _, errors) = outcome(&nobody(&["run", "x", "--", "true"]).unwrap());
     assert_eq!(code, 69, "{errors}");
     assert!(errors.contains(desk.file.to_str().unwrap()) && errors.contains("--db"), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
@@ -514,7 +514,7 @@ fn faketime(desk: &Desk, shift: &str, words: &[&str]) -> Option<Command> {
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
     let is_there = Command::new("faketime").arg("--version").output().is_ok();
     if !is_there {
-        tell("SKIPPED: another clock under litelease run (faketime is missing)");
+        report("SKIPPED: another clock under litelease run (faketime is missing)");
     }
     is_there.then_some(command)
 }
@@ -528,7 +528,7 @@ fn a_clock_that_is_a_day_ahead_takes_over_and_the_old_holder_is_told() {
     else {
         return;
     };
-    let (code, token, errors) = told(&ahead.output().unwrap());
+    let (code, token, errors) = outcome(&ahead.output().unwrap());
     assert_eq!((code, token.as_str()), (0, "2\n"), "tokens stay ordered: {errors}");
     let (code, errors) = run.end();
     assert_eq!(code, 75);
@@ -599,7 +599,7 @@ fn two_hundred_runs_at_once_are_all_served_and_never_two_at_a_time() {
     assert_eq!(desk.peek("overlap"), "");
     let tokens: Vec<i64> = desk.peek("tokens").lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(tokens, (1..=200).collect::<Vec<i64>>());
-    tell(&format!("200 runs in {:?}", begin.elapsed()));
+    report(&format!("200 runs in {:?}", begin.elapsed()));
 }
 
 /// Cron starts everything at the same minute. SQLite lets one of them write at a time, and the
@@ -675,7 +675,7 @@ fn behind_a_stopped_writer(journal: &str, begin: &str, time: u64) {
         desk.command(&["claim", "c", "-w", "1s"]).stdout(Stdio::null()).spawn().unwrap();
     let begin = Instant::now();
     if journal == "wal" {
-        assert_eq!(told(&desk.run(&["run", "-n", "held", "--", "true"])).0, 1);
+        assert_eq!(outcome(&desk.run(&["run", "-n", "held", "--", "true"])).0, 1);
     }
     assert!(
         stays(Duration::from_secs(time), || {
@@ -714,7 +714,7 @@ fn a_lease_is_released_behind_a_writer_that_takes_long() {
 #[test]
 fn a_name_inside_its_own_run_is_an_error_and_another_file_or_a_lease_that_is_over_is_not() {
     let desk = Desk::new();
-    let nested = |script: &str| told(&desk.run(&["run", "x", "--", "sh", "-c", script]));
+    let nested = |script: &str| outcome(&desk.run(&["run", "x", "--", "sh", "-c", script]));
     let inner = [
         "litelease run x -- echo never",
         "litelease run -n x -- echo never",
@@ -750,7 +750,7 @@ fn a_name_inside_its_own_run_is_an_error_and_another_file_or_a_lease_that_is_ove
 #[test]
 fn the_dashes_before_a_command_may_be_left_out() {
     let desk = Desk::new();
-    let run = |words: &[&str]| told(&desk.run(&[&["run"], words].concat()));
+    let run = |words: &[&str]| outcome(&desk.run(&[&["run"], words].concat()));
     for words in [
         &["x", "echo", "-n", "--json", "-w"][..],
         &["-n", "x", "echo", "-n", "--json", "-w"],
@@ -773,7 +773,7 @@ fn the_dashes_before_a_command_may_be_left_out() {
         assert!(errors.contains(text), "{words:?}: {errors}");
     }
     let db = desk.file.to_str().unwrap();
-    assert_eq!(told(&desk.run(&["write", "--db", db, "echo", "-n", "hi"])).1, "hi");
+    assert_eq!(outcome(&desk.run(&["write", "--db", db, "echo", "-n", "hi"])).1, "hi");
 }
 
 /// `nohup` asks for signals to be ignored, by us and by the command.
@@ -784,7 +784,7 @@ fn a_signal_that_was_ignored_before_stays_ignored() {
         "trap '' HUP; exec litelease run x -- sh -c 'kill -HUP $PPID; kill -HUP $$; echo alive'";
     let mut shell = Command::new("sh");
     desk.environment(shell.args(["-c", script]).current_dir(desk.folder.path()));
-    let (code, out, _) = told(&shell.output().unwrap());
+    let (code, out, _) = outcome(&shell.output().unwrap());
     assert_eq!((code, out.as_str()), (0, "alive\n"));
 }
 

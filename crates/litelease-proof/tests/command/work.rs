@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use litelease::{ItemInfo, ItemState};
-use litelease_proof::command::{Desk, Run, is_gone, is_running, stays, told};
-use litelease_proof::rig::{LONG, eventually, tell};
+use litelease_proof::command::{Desk, Run, is_gone, is_running, outcome, stays};
+use litelease_proof::rig::{LONG, eventually, report};
 use serde_json::{Value, json};
 
 /// Starts `litelease work` on the queue `q` with these options, and a shell script for each item.
@@ -40,7 +40,7 @@ fn state(desk: &Desk) -> Vec<ItemState> {
 
 /// The JSON that a command answers with, and its exit code.
 fn answer(desk: &Desk, words: &[&str]) -> (i32, Value) {
-    let (code, said, errors) = told(&desk.run(&[&["--json", "queue"], words].concat()));
+    let (code, said, errors) = outcome(&desk.run(&[&["--json", "queue"], words].concat()));
     let text = if said.is_empty() { errors } else { said };
     (code, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}: {text}")))
 }
@@ -209,7 +209,7 @@ fn a_body_of_any_bytes_reaches_the_command_as_it_was_sent() {
             let input = fs::File::open(&file).unwrap();
             desk.command(&["queue", "send", "q"]).stdin(input).output().unwrap()
         };
-        assert_eq!(told(&sent).0, 0, "{sent:?}");
+        assert_eq!(outcome(&sent).0, 0, "{sent:?}");
         let received = desk.run(&["queue", "receive", "q", "--visibility", "200ms"]).stdout;
         let end = received.iter().position(|byte| *byte == b'\n').unwrap();
         assert!(&received[end + 1..] == body, "the body number {index}, received");
@@ -230,7 +230,7 @@ fn a_body_of_any_bytes_reaches_the_command_as_it_was_sent() {
     use std::os::unix::ffi::OsStrExt;
     let mut command = desk.command(&["queue", "send", "q"]);
     command.arg(std::ffi::OsStr::from_bytes(b"-\xff")).stdin(Stdio::null());
-    assert_eq!(told(&command.output().unwrap()).0, 0);
+    assert_eq!(outcome(&command.output().unwrap()).0, 0);
     assert_eq!(answer(&desk, &["receive", "q"]).1["body_hex"], "2dff");
 }
 
@@ -252,7 +252,7 @@ fn exit_codes_acknowledge_bury_and_give_back_with_a_growing_delay() {
     assert_eq!((run.end().0, desk.peek("seen").as_str()), (0, "a"));
     assert_eq!(items(&desk), []);
     desk.db().queue("q").send("b").unwrap();
-    let (code, _, errors) = told(&desk.run(&["work", "q", "--", "no-such-command"]));
+    let (code, _, errors) = outcome(&desk.run(&["work", "q", "--", "no-such-command"]));
     assert!(code == 127 && errors.contains("cannot run no-such-command"), "{code} {errors}");
     assert_eq!(state(&desk), [ItemState::Visible], "given back at once");
 }
@@ -273,7 +273,7 @@ fn on_a_full_disk_nothing_is_half_sent_and_a_worker_goes_on_when_there_is_space_
     let mount = ["-t", "tmpfs", "-o", "size=1m", "tmpfs"];
     let mounted = Command::new("mount").args(mount).arg(&small).output();
     if !mounted.is_ok_and(|output| output.status.success()) {
-        return tell("SKIPPED: a full disk under litelease work (cannot mount a tmpfs)");
+        return report("SKIPPED: a full disk under litelease work (cannot mount a tmpfs)");
     }
     let _unmount = Unmount(&small);
     desk.file = small.join("leases.sqlite3");
@@ -285,7 +285,7 @@ fn on_a_full_disk_nothing_is_half_sent_and_a_worker_goes_on_when_there_is_space_
     let mut file = fs::File::create(&filler).unwrap();
     while file.write_all(&[7; 512]).is_ok() {}
     let long = "x".repeat(100_000);
-    let (code, said, errors) = told(&desk.run(&["queue", "send", "q", &long]));
+    let (code, said, errors) = outcome(&desk.run(&["queue", "send", "q", &long]));
     assert!(code == 69 && said.is_empty() && errors.contains("full"), "{code} {said} {errors}");
     // It cannot acknowledge, and tries again.
     fs::write(desk.folder.path().join("go"), "").unwrap();
@@ -311,16 +311,16 @@ fn an_item_whose_receipt_cannot_be_printed_is_given_back() {
     let desk = desk(&["a"]);
     let full = || fs::File::options().write(true).open("/dev/full").unwrap();
     let mut receive = desk.command(&["queue", "receive", "q"]);
-    let (code, _, errors) = told(&receive.stdout(full()).output().unwrap());
+    let (code, _, errors) = outcome(&receive.stdout(full()).output().unwrap());
     assert!(code == 74 && errors.contains("item 1 was given back"), "{code} {errors}");
     assert_eq!(state(&desk), [ItemState::Visible]);
     let mut send = desk.command(&["queue", "send", "q", "b"]);
-    let (code, _, errors) = told(&send.stdout(full()).output().unwrap());
+    let (code, _, errors) = outcome(&send.stdout(full()).output().unwrap());
     assert!(code == 74 && errors.contains("is in the queue all the same"), "{code} {errors}");
     assert_eq!(state(&desk).len(), 2);
     // A worker has nothing to say there, and its commands may.
     let mut closed = desk.command(&["work", "q", "--drain", "--", "cat"]);
-    let (code, _, errors) = told(&closed.stdout(full()).stdin(Stdio::null()).output().unwrap());
+    let (code, _, errors) = outcome(&closed.stdout(full()).stdin(Stdio::null()).output().unwrap());
     assert!(code == 0 && errors.contains("exit code 1, given back"), "{code} {errors}");
 }
 
@@ -366,7 +366,7 @@ fn the_verbs_of_a_queue_answer_in_json() {
     assert_eq!(answer(&desk, &["redrive", "q", "1"]), (0, json!({ "redriven": 1 })));
     let (_, item) = answer(&desk, &["receive", "q"]);
     answer(&desk, &["bury", item["receipt"].as_str().unwrap()]);
-    assert_eq!(told(&desk.run(&["queue", "discard", "q"])).0, 64, "there is no terminal");
+    assert_eq!(outcome(&desk.run(&["queue", "discard", "q"])).0, 64, "there is no terminal");
     assert_eq!(answer(&desk, &["discard", "q", "--yes"]), (0, json!({ "discarded": 1 })));
     answer(&desk, &["send", "q", "b", "--delay", "1h"]);
     let id = answer(&desk, &["list", "q"]).1[0]["id"].to_string();
@@ -404,14 +404,14 @@ fn bad_input_is_told_and_stores_nothing() {
         (&["work", "q", "--backoff", "2h", "--", "true"], 64),
     ];
     for (words, expected) in cases {
-        let (code, _, errors) = told(&desk.run(words));
+        let (code, _, errors) = outcome(&desk.run(words));
         assert_eq!(code, *expected, "{words:?}: {errors}");
         assert!(!errors.contains("panicked"), "{words:?}: {errors}");
     }
     assert_eq!(items(&desk), []);
     for name in ["x'; DROP TABLE y; --", "👍", "a b\"c", "--drain"] {
         let sent = desk.run(&["queue", "send", "--", name, "body"]);
-        assert_eq!(told(&sent).0, 0, "{name}: {sent:?}");
+        assert_eq!(outcome(&sent).0, 0, "{name}: {sent:?}");
         assert_eq!(desk.db().queue(name).info().unwrap().unwrap().visible, 1, "{name}");
     }
 }

@@ -15,7 +15,7 @@ use litelease::credentials::{
     Verifier,
 };
 use litelease::{Gate, Lease, Leases, Litelease, Reason};
-use litelease_proof::rig::{LONG, acquired, tell};
+use litelease_proof::rig::{LONG, acquired, report};
 use ring::signature::Ed25519KeyPair;
 use serde_json::{Value, json};
 
@@ -55,7 +55,7 @@ impl Rig {
 
     /// The private key that signs now, for tokens that the library would not sign.
     fn forger(&self) -> Forger {
-        Forger::of(&self.path("keys"))
+        Forger::with_keys(&self.path("keys"))
     }
 }
 
@@ -75,7 +75,7 @@ struct Forger {
 }
 
 impl Forger {
-    fn of(folder: &Path) -> Self {
+    fn with_keys(folder: &Path) -> Self {
         let stored: Value =
             serde_json::from_slice(&fs::read(folder.join("key-1.json")).unwrap()).unwrap();
         let text = |name: &str| stored[name].as_str().unwrap().to_owned();
@@ -627,15 +627,15 @@ let text = "";
 for await (const part of process.stdin) text += part;
 const { keys, cases } = JSON.parse(text);
 const set = createLocalJWKSet(keys);
-const told = [];
+const results = [];
 for (const [token, audience, issuer] of cases) {
   try {
-    told.push((await jwtVerify(token, set, { algorithms: ["EdDSA"], audience, issuer })).payload);
+    results.push((await jwtVerify(token, set, { algorithms: ["EdDSA"], audience, issuer })).payload);
   } catch (error) {
-    told.push(error.code);
+    results.push(error.code);
   }
 }
-console.log(JSON.stringify(told));
+console.log(JSON.stringify(results));
 "#;
 
 #[test]
@@ -684,7 +684,7 @@ fn the_jwt_libraries_of_python_and_node_verify_ours_and_refuse_what_we_refuse() 
     let python = target.join("python/bin/python");
     match python.exists() {
         true => check("PyJWT", verify_elsewhere(Command::new(python).args(["-c", PYTHON]), &input)),
-        false => tell("SKIPPED: PyJWT is not installed: scripts/setup-jwt"),
+        false => report("SKIPPED: PyJWT is not installed: scripts/setup-jwt"),
     }
     match target.join("node_modules/jose").exists() {
         true => {
@@ -693,6 +693,6 @@ fn the_jwt_libraries_of_python_and_node_verify_ours_and_refuse_what_we_refuse() 
             fs::write(script.path(), NODE).unwrap();
             check("jose", verify_elsewhere(Command::new("node").arg(script.path()), &input));
         }
-        false => tell("SKIPPED: jose is not installed: scripts/setup-jwt"),
+        false => report("SKIPPED: jose is not installed: scripts/setup-jwt"),
     }
 }

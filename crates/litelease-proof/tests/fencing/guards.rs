@@ -111,7 +111,7 @@ fn contents(connection: &Connection, table: &str) -> String {
 
 /// Runs a write: `Ok` if it passed, and otherwise why not. A refusal must be one, and undo
 /// everything.
-fn attempt(connection: &Connection, sql: &str, tables: &[&str]) -> Result<(), String> {
+fn try_write(connection: &Connection, sql: &str, tables: &[&str]) -> Result<(), String> {
     let before: Vec<String> = tables.iter().map(|table| contents(connection, table)).collect();
     let mut statement = connection.prepare(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
     let done = statement.query([]).and_then(|mut rows| {

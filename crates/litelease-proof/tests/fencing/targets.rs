@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use litelease_proof::rig::{eventually, free_port, tell};
+use litelease_proof::rig::{eventually, free_port, report};
 
 /// A block of code of the document, by the words after its fence.
 fn block(words: &str) -> String {
@@ -30,7 +30,7 @@ impl Drop for Server {
 #[test]
 fn redis_refuses_an_old_token() {
     if Command::new("redis-server").arg("--version").output().is_err() {
-        tell("SKIPPED: there is no redis-server");
+        report("SKIPPED: there is no redis-server");
         return;
     }
     let port = free_port().to_string();
@@ -80,7 +80,7 @@ fn postgres() -> Option<std::path::PathBuf> {
 #[test]
 fn postgresql_refuses_an_old_token() {
     let Some(bin) = postgres() else {
-        tell("SKIPPED: there is no PostgreSQL server");
+        report("SKIPPED: there is no PostgreSQL server");
         return;
     };
     let folder = tempfile::tempdir().unwrap();

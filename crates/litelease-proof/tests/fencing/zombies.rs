@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::ErrorCode;
 use litelease::{CheckpointResult, ClaimResult, Error, Guard, Lease, Litelease, ReleaseResult};
-use litelease_proof::rig::{Dice, LONG, TestFolder, tell, worker};
+use litelease_proof::rig::{Dice, LONG, TestFolder, report, worker};
 
 /// What happened in all rounds.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ fn a_writer_that_was_stopped_past_its_expiry_is_refused_by_guards_checkpoints_an
         // Without a guard it is what the zombies do: else these rounds would prove nothing.
         tally.written_where_nothing_guards = out_of_order(&db, "diary");
         assert!(tally.written_where_nothing_guards > 0, "no zombie ever wrote: {tally:?}");
-        tell(&format!("zombies in {journal}: {tally:?}"));
+        report(&format!("zombies in {journal}: {tally:?}"));
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use litelease::{Cached, Error, HoldError, Litelease};
 use litelease_proof::command::kill;
-use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, tell, worker};
+use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, report, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 const TTL: Duration = Duration::from_secs(30);
@@ -341,7 +341,7 @@ fn readers_and_a_writer(journal: &'static str, rounds: u64) {
     let count = |sql: &str| db.conn().query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
     let (answers, commits) =
         (count("SELECT count(*) FROM answers"), count("SELECT count(*) FROM commits"));
-    tell(&format!(
+    report(&format!(
         "{journal}: {gets} gets, {answers} values seen, {commits} writes, one reader stopped {stops} times"
     ));
     assert_eq!(commits.to_string(), rounds);

@@ -12,8 +12,8 @@ use litelease::{
     BorrowOptions, ClaimResult, HoldError, HoldOptions, Identity, Litelease, Liveness, Loss,
 };
 use litelease_hold::{HolderKind, PidScope};
-use litelease_proof::command::{Desk, Run, is_gone, is_running, kill, stays, told};
-use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, eventually, tell, worker};
+use litelease_proof::command::{Desk, Run, is_gone, is_running, kill, outcome, stays};
+use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, eventually, report, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -31,10 +31,10 @@ struct Holder {
 
 impl Holder {
     fn start(words: &[&str], file: &Path) -> Self {
-        Holder::of(worker(WORKER, words, file))
+        Holder::from_child(worker(WORKER, words, file))
     }
 
-    fn of(mut child: Child) -> Self {
+    fn from_child(mut child: Child) -> Self {
         let lines = BufReader::new(child.stdout.take().unwrap());
         Holder { child, lines }
     }
@@ -87,7 +87,7 @@ fn a_killed_holder_is_succeeded_at_once_although_its_lease_is_live() {
     assert!(matches!(db.claim("x", "b", LONG).unwrap(), ClaimResult::Busy(_)), "plain claims wait");
     let begin = Instant::now();
     let held = db.hold("x", HoldOptions::new(LONG)).unwrap(); // does not wait
-    tell(&format!("dead: succeeded at the first look, in {:?}", begin.elapsed()));
+    report(&format!("dead: succeeded at the first look, in {:?}", begin.elapsed()));
     assert_eq!(held.token(), 2);
     held.check().unwrap();
 }
@@ -107,7 +107,7 @@ fn a_holder_that_is_killed_while_others_wait_is_succeeded_within_a_second() {
         }
         let (token, end) = waiter.join().unwrap();
         assert_eq!(token, Some(2), "reaped: {is_reaped}");
-        tell(&format!("dead: a waiter succeeded after {:?}, reaped: {is_reaped}", end - begin));
+        report(&format!("dead: a waiter succeeded after {:?}, reaped: {is_reaped}", end - begin));
     }
 }
 
@@ -201,14 +201,14 @@ fn unshared(how: &[&str], words: &[&str], file: &Path) -> Option<Holder> {
     let mut command = Command::new("unshare");
     command.args(how).arg(WORKER).arg(words[0]).arg(file).args(&words[1..]);
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    Some(Holder::of(child))
+    Some(Holder::from_child(child))
 }
 
 fn is_allowed(how: &[&str]) -> bool {
     let tried = Command::new("unshare").args(how).arg("true").output();
     let is_allowed = tried.is_ok_and(|output| output.status.success());
     if !is_allowed {
-        tell(&format!("SKIPPED: a holder under unshare {how:?} (not allowed)"));
+        report(&format!("SKIPPED: a holder under unshare {how:?} (not allowed)"));
     }
     is_allowed
 }
@@ -285,13 +285,13 @@ fn a_holder_that_is_hidden_is_alive() {
         command.args(["--mount", "sh", "-c", hide, "sh"]).arg(&program).arg("hold");
         command.arg(&place.file).args(["x", "60000", "600"]).stdin(Stdio::null()).output()
     };
-    let (_, said, errors) = told(&look().unwrap());
+    let (_, said, errors) = outcome(&look().unwrap());
     if said.is_empty() && (errors.contains("mount") || errors.contains("unshare")) {
-        return tell(&format!("SKIPPED: a hidden holder ({})", errors.trim()));
+        return report(&format!("SKIPPED: a hidden holder ({})", errors.trim()));
     }
     assert!(said.starts_with("busy "), "{said}{errors}");
     holder.kill();
-    let (_, said, errors) = told(&look().unwrap());
+    let (_, said, errors) = outcome(&look().unwrap());
     assert!(said.starts_with("held 2 "), "{said}{errors}");
 }
 
@@ -318,7 +318,7 @@ fn of_twenty_that_wait_for_a_dead_holder_exactly_one_gets_the_name() {
         assert_eq!(holder.line(), format!("held {token} {}", lease.owner));
         assert_eq!(db.token("x").unwrap(), Some(token), "one only");
     }
-    tell(&format!("dead: eight holders killed and succeeded in {:?}", begin.elapsed()));
+    report(&format!("dead: eight holders killed and succeeded in {:?}", begin.elapsed()));
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn a_killed_wrapper_is_succeeded_at_once_and_never_while_its_group_is_at_work() 
         let begin = Instant::now();
         run.signal(SIGKILL);
         assert_eq!(desk.read("token"), "2");
-        tell(&format!(
+        report(&format!(
             "dead: the next run began after {:?}, stopped: {is_stopped}",
             begin.elapsed()
         ));
@@ -413,7 +413,7 @@ fn a_wrapper_that_is_killed_with_its_sentinel_is_not_succeeded_before_its_group_
     let next = desk.start(&["x"], "date +%s%N > next; echo $LITELEASE_TOKEN > token");
     assert!(stays(2 * FEW_LOOKS, || desk.peek("next").is_empty()), "it was taken over");
     assert!(is_running(grandchild), "or this is no test");
-    let (_, status, _) = told(&desk.run(&["who", "x", "--json"]));
+    let (_, status, _) = outcome(&desk.run(&["who", "x", "--json"]));
     assert!(status.contains("\"process\":\"unknown\""), "{status}");
     kill(grandchild, SIGKILL);
     let begin = Instant::now();
@@ -445,7 +445,7 @@ fn a_run_that_is_killed_with_everything_in_it_is_succeeded_at_once() {
     run.signal(SIGKILL);
     let begin = Instant::now();
     let (code, said, _) =
-        told(&desk.run(&["run", "-w", "20s", "x", "--", "sh", "-c", "echo $LITELEASE_TOKEN"]));
+        outcome(&desk.run(&["run", "-w", "20s", "x", "--", "sh", "-c", "echo $LITELEASE_TOKEN"]));
     // The wrapper may have been quick enough to release it.
     assert_eq!((code, said.as_str()), (0, "2\n"));
     assert!(begin.elapsed() < SOON);
@@ -460,7 +460,7 @@ fn a_slot_of_a_run_that_is_killed_with_everything_in_it_is_lent_again_at_once() 
     let next = |wait: &str| {
         let script = "echo $LITELEASE_SLOT $LITELEASE_TOKEN";
         let words = ["run", "--slots", "1", "-w", wait, "x", "--", "sh", "-c", script];
-        let (code, said, _) = told(&desk.run(&words));
+        let (code, said, _) = outcome(&desk.run(&words));
         (code, said)
     };
     assert_eq!(next("0s"), (1, String::new()), "its holder lives");
@@ -479,9 +479,9 @@ fn a_slot_of_a_killed_run_is_not_lent_again_before_its_group_has_ended() {
     let (child, grandchild) = (desk.pid("child"), desk.pid("grandchild"));
     kill_with_sentinel(&run, child);
     let next = |wait: &str| desk.run(&["run", "--slots", "1", "-w", wait, "x", "--", "true"]);
-    assert_eq!(told(&next("1s")).0, 1, "its group is at work");
+    assert_eq!(outcome(&next("1s")).0, 1, "its group is at work");
     kill(grandchild, SIGKILL);
-    assert_eq!(told(&next("60s")).0, 0);
+    assert_eq!(outcome(&next("60s")).0, 0);
     drop(run.end());
 }
 
@@ -551,7 +551,7 @@ fn a_killed_run_is_not_succeeded_while_a_thread_of_its_group_works() {
     kill_with_sentinel(&run, child);
     let next = |wait: &str| {
         let words = ["run", "-w", wait, "x", "--", "sh", "-c", "echo $LITELEASE_TOKEN"];
-        let (code, said, _) = told(&desk.run(&words));
+        let (code, said, _) = outcome(&desk.run(&words));
         (code, said)
     };
     assert_eq!(next("0s"), (1, String::new()), "a thread of it is at work");
@@ -568,7 +568,7 @@ fn container(desk: &Desk, script: &str) -> Option<Holder> {
     let mut command = Command::new("unshare");
     command.args(OWN_PIDS).args(["sh", "-c", script]).current_dir(desk.folder.path());
     desk.environment(&mut command);
-    Some(Holder::of(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()))
+    Some(Holder::from_child(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()))
 }
 
 #[test]
@@ -627,7 +627,7 @@ fn runs_that_are_killed_in_every_way_never_overlap() {
     beats.sort();
     let tokens: Vec<i64> = beats.into_iter().map(|(_, token)| token).collect();
     assert!(tokens.is_sorted(), "an older grant was at work after a newer one");
-    tell(&format!("dead: {kills} runs killed, {} beats, no overlap", tokens.len()));
+    report(&format!("dead: {kills} runs killed, {} beats, no overlap", tokens.len()));
 }
 
 fn children_of(pid: i32) -> Vec<i32> {

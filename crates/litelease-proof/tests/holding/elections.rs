@@ -17,8 +17,8 @@ fn text(value: &str) -> Option<Value> {
     Some(Value::Text(value.into()))
 }
 
-/// What an observer was told: the term and the value, or that nobody leads.
-fn told(observed: Observed) -> Option<(i64, Option<Value>)> {
+/// Returns the term and the value of an answer; none if there is no leader.
+fn state_of(observed: Observed) -> Option<(i64, Option<Value>)> {
     match observed {
         Observed::Leads(leader) => Some((leader.term, leader.value)),
         Observed::Vacant => None,
@@ -66,17 +66,17 @@ fn an_observer_sees_the_present_state_first_and_then_the_newest_change() {
     let election = Election::new(&place.open(LONG), "leader").unwrap();
     let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(6))).unwrap();
     let mut observer = election.observe().unwrap();
-    assert_eq!(told(observer.next(Duration::ZERO).unwrap()), Some((1, text("a"))));
+    assert_eq!(state_of(observer.next(Duration::ZERO).unwrap()), Some((1, text("a"))));
     assert_eq!(observer.next(Duration::from_millis(2500)).unwrap(), Observed::Unchanged, "renewed");
     // It skips what is no longer so.
     leader.proclaim("b").unwrap();
     leader.proclaim("c").unwrap();
-    assert_eq!(told(observer.next(LONG).unwrap()), Some((1, text("c"))));
+    assert_eq!(state_of(observer.next(LONG).unwrap()), Some((1, text("c"))));
     leader.resign().unwrap();
-    assert_eq!(told(observer.next(LONG).unwrap()), None);
+    assert_eq!(state_of(observer.next(LONG).unwrap()), None);
 
     // It is woken, and an expiry is noticed though nobody writes.
-    let waiting = thread::spawn(move || [0, 1].map(|_| told(observer.next(LONG).unwrap())));
+    let waiting = thread::spawn(move || [0, 1].map(|_| state_of(observer.next(LONG).unwrap())));
     let db = place.open(LONG);
     let lease = db.claim("leader", "x", Duration::from_secs(3)).unwrap().acquired().unwrap();
     assert_eq!(waiting.join().unwrap(), [Some((lease.token, None)), None]);

@@ -39,7 +39,7 @@ impl Clock for Stepped {
 
 /// Rows that answer every renewal alike, take their time, and write down what they are asked.
 #[derive(Clone, Default)]
-struct Told {
+struct ScriptedRows {
     answer: Arc<Mutex<Option<Loss>>>,
     takes_ms: Arc<AtomicU64>,
     clock: Stepped,
@@ -53,7 +53,7 @@ struct Told {
     last_ttl: Arc<Mutex<Option<Duration>>>,
 }
 
-impl Told {
+impl ScriptedRows {
     fn answers(&self, loss: Option<Loss>) {
         *self.answer.lock().unwrap() = loss;
     }
@@ -63,7 +63,7 @@ impl Told {
     }
 }
 
-impl Rows for Told {
+impl Rows for ScriptedRows {
     fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
         self.clock.0.fetch_add(self.takes_ms.load(Ordering::SeqCst) * 1000, Ordering::SeqCst);
         let told = |due: &Due<'_>| match due.progress {
@@ -110,13 +110,13 @@ impl Rows for Told {
 struct Rig {
     keeper: Arc<Keeper>,
     clock: Stepped,
-    rows: Told,
+    rows: ScriptedRows,
 }
 
 impl Rig {
     fn new() -> Self {
         let clock = Stepped::default();
-        let rows = Told { clock: clock.clone(), ..Told::default() };
+        let rows = ScriptedRows { clock: clock.clone(), ..ScriptedRows::default() };
         Rig { keeper: Arc::new(Keeper::new(Arc::new(clock.clone()))), clock, rows }
     }
 
@@ -125,7 +125,7 @@ impl Rig {
         self.keep_in("file", &self.rows, name, ttl)
     }
 
-    fn keep_in(&self, file: &str, rows: &Told, name: &str, ttl: Duration) -> Kept {
+    fn keep_in(&self, file: &str, rows: &ScriptedRows, name: &str, ttl: Duration) -> Kept {
         let (owner, secret) = ("a".into(), String::new());
         let grant = HeldGrant { name: name.into(), owner, token: 1, ttl, secret };
         let hold = Hold::new(grant, Window::new(ttl).unwrap(), self.clock.now(), Renewal::whole(0));
@@ -354,7 +354,7 @@ fn a_thousand_holds_of_one_file_are_renewed_in_one_transaction() {
 #[test]
 fn one_file_in_trouble_does_not_keep_the_holds_of_another_from_being_told() {
     let rig = Rig::new();
-    let other = Told { clock: rig.clock.clone(), ..Told::default() };
+    let other = ScriptedRows { clock: rig.clock.clone(), ..ScriptedRows::default() };
     let stuck = rig.keep("stuck", TTL);
     let fine = rig.keep_in("other file", &other, "fine", TTL);
     rig.rows.answers(Some(locked()));
@@ -410,7 +410,7 @@ fn holds_of_a_file_that_was_replaced_do_not_mix_with_those_of_the_new_one() {
     let rig = Rig::new();
     let old = rig.keep("x", TTL);
     *rig.rows.moved.lock().unwrap() = true;
-    let new_file = Told { clock: rig.clock.clone(), ..Told::default() };
+    let new_file = ScriptedRows { clock: rig.clock.clone(), ..ScriptedRows::default() };
     let new = rig.keep_in("file", &new_file, "x", TTL);
     rig.rows.answers(Some(Loss::FileReplaced));
     rig.at(3000);

@@ -9,9 +9,9 @@ use crate::project::{read, tracked};
 /// How far a count may fall below its limit before the limit must follow it, in percent.
 const SLACK: usize = 2;
 
-/// Names of types and functions that say too little; each has a better one in the field's words. A
-/// name that has no definition any more stays in the list, so that it cannot come back.
-const TO_RETIRE: [&str; 49] = [
+/// Names of types and functions that say too little and were replaced by the field's words. They
+/// stay in the list, so that they cannot come back.
+const RETIRED: [&str; 49] = [
     "Ask",
     "Asked",
     "Bell",
@@ -76,7 +76,7 @@ impl Row {
         Row { what, limit, count: found.len(), found }
     }
 
-    fn counted(what: &'static str, limit: usize, count: usize) -> Row {
+    fn number(what: &'static str, limit: usize, count: usize) -> Row {
         Row { what, limit, count, found: Vec::new() }
     }
 
@@ -99,12 +99,12 @@ fn the_project_stays_within_its_budget() {
     let pages = tracked("docs/*.md");
     let rows = [
         Row::listed("crates", 12, crates()),
-        Row::counted(
+        Row::number(
             "lines of shipped Rust",
             53_960,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
-        Row::counted("lines of the Python package", 6_160, python_lines()),
+        Row::number("lines of the Python package", 6_160, python_lines()),
         Row::listed("functions over 60 lines", 7, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 100, public_names()),
@@ -112,12 +112,12 @@ fn the_project_stays_within_its_budget() {
         Row::listed("top-level commands", 25, commands()),
         Row::listed(
             "comments that leave the actor open",
-            26,
+            10,
             lines_with(&sources, |line| is_comment(line) && has_vague_word(line)),
         ),
         Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),
-        Row::listed("documentation without a verb", 58, lines_with(&sources, begins_vaguely)),
-        Row::listed("definitions under names to retire", 7, names_to_retire(&code)),
+        Row::listed("documentation without a verb", 3, lines_with(&sources, begins_vaguely)),
+        Row::listed("definitions under retired names", 0, retired_names()),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();
     assert!(over.is_empty(), "{}", over.join("\n"));
@@ -307,12 +307,12 @@ fn begins_vaguely(line: &str) -> bool {
     first.is_some_and(|word| ["Whether", "What", "Who", "Tells"].contains(&word))
 }
 
-/// Returns definitions under names that the project wants to give up.
-fn names_to_retire(code: &[(String, Vec<String>)]) -> Vec<String> {
-    let names = BTreeSet::from(TO_RETIRE);
+/// Returns definitions under retired names, in tests and benchmarks, too.
+fn retired_names() -> Vec<String> {
+    let names = BTreeSet::from(RETIRED);
     let mut found = Vec::new();
-    for (path, lines) in code {
-        for line in lines {
+    for path in tracked("*.rs") {
+        for line in read(&path).lines().filter(|line| !is_comment(line)) {
             let words: Vec<&str> = words_of(line).filter(|word| !word.is_empty()).collect();
             let keywords = ["struct", "enum", "trait", "fn", "const", "static", "type"];
             for pair in words.windows(2) {

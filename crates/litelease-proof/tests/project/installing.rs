@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use litelease_proof::rig::{PLANTED, litelease, tell};
+use litelease_proof::rig::{PLANTED, litelease, report};
 use tempfile::TempDir;
 
 fn root() -> PathBuf {
@@ -141,7 +141,7 @@ fn every_command_has_a_page(prefix: &Path) {
         assert!(pages.join(format!("{name}.1")).exists(), "{name}");
     }
     if !is_installed("man") {
-        return tell("SKIPPED: formatting the manual pages, because man is missing");
+        return report("SKIPPED: formatting the manual pages, because man is missing");
     }
     for page in files(&pages) {
         let mut man = Command::new("man");
@@ -164,7 +164,7 @@ fn completions_load(prefix: &Path) {
     for (shell, file) in [("zsh", zsh), ("fish", fish)] {
         match is_installed(shell) {
             true => drop(run(Command::new(shell).arg("-n").arg(file))),
-            false => tell(&format!("SKIPPED: the completions of {shell}, which is missing")),
+            false => report(&format!("SKIPPED: the completions of {shell}, which is missing")),
         }
     }
 }
@@ -214,7 +214,7 @@ fn dist(what: &str, folder: &Path, binary: &Path) -> Command {
 #[test]
 fn the_deb_installs_and_leaves_without_a_trace() {
     if !is_installed("dpkg-deb") || !is_installed("strip") {
-        return tell("SKIPPED: the .deb, because dpkg-deb or strip is missing");
+        return report("SKIPPED: the .deb, because dpkg-deb or strip is missing");
     }
     let folder = TempDir::new().unwrap();
     run(&mut dist("deb", folder.path(), &litelease()));
@@ -239,7 +239,7 @@ fn the_deb_installs_and_leaves_without_a_trace() {
         dpkg.output().unwrap()
     };
     if !is_root() {
-        return tell("SKIPPED: installing the .deb into a folder, which only root may do");
+        return report("SKIPPED: installing the .deb into a folder, which only root may do");
     }
     printed(dpkg(&["-i", deb.to_str().unwrap()]));
     works(&system.join("usr/bin/litelease"));
@@ -269,7 +269,7 @@ fn is_root() -> bool {
 #[test]
 fn a_program_that_needs_libraries_gets_into_no_tarball() {
     if !is_installed("readelf") {
-        return tell("SKIPPED: the tarball, because readelf is missing");
+        return report("SKIPPED: the tarball, because readelf is missing");
     }
     let folder = TempDir::new().unwrap();
     let output = dist("tarball", folder.path(), &litelease()).output().unwrap();
@@ -303,7 +303,7 @@ fn make_dist_makes_everything_with_checksums() {
 #[test]
 fn the_python_wheel_is_for_every_python_of_the_platform_and_installs_without_rust() {
     if !root().join("target/python/system/bin/python").exists() {
-        return tell("SKIPPED: the wheel, because no Python was prepared");
+        return report("SKIPPED: the wheel, because no Python was prepared");
     }
     let folder = TempDir::new().unwrap();
     let told = run(project("scripts/python-wheel").env("DIST", folder.path()));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
-use litelease_proof::rig::tell;
+use litelease_proof::rig::report;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -73,7 +73,7 @@ fn the_document_shows_the_projects_as_they_are() {
 #[test]
 fn every_project_claims() {
     if std::env::var_os("LITELEASE_INTEGRATIONS").is_none() {
-        return tell("integrations: not built; `make test-integrations` does");
+        return report("integrations: not built; `make test-integrations` does");
     }
     let target = root().join("target/integrations");
     for project in projects() {
@@ -97,6 +97,6 @@ fn every_project_claims() {
         // What is held is released at the end; what is merely claimed is not.
         let second = if name == "with-tokio" { "token Some(2)\n" } else { "token None\n" };
         assert_eq!(answer(), second, "{name}");
-        tell(&format!("integrations: {name}, {:.0?}", start.elapsed()));
+        report(&format!("integrations: {name}, {:.0?}", start.elapsed()));
     }
 }

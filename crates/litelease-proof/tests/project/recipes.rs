@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use litelease_proof::command::Desk;
-use litelease_proof::rig::{PLANTED, tell};
+use litelease_proof::rig::{PLANTED, report};
 
 use crate::project::{read, root};
 
@@ -103,7 +103,7 @@ fn each_example_prints_what_its_page_says() {
     assert!(cargo.args(PLANTED).status().unwrap().success());
     for (recipe, example) in RECIPES {
         let Some(mut command) = command(example) else {
-            tell(&format!("SKIPPED: examples/{example}: scripts/setup-python has not run"));
+            report(&format!("SKIPPED: examples/{example}: scripts/setup-python has not run"));
             continue;
         };
         let desk = Desk::new();

@@ -11,7 +11,7 @@ use litelease_core::{
     Tenure, Term, TransferResult, has_ended, purge_limit,
 };
 use litelease_proof::mutant::*;
-use litelease_proof::rig::tell;
+use litelease_proof::rig::report;
 
 /// What can happen in a step. `Newest` forms name the newest grant's token, `First` forms the first
 /// one's.
@@ -456,7 +456,7 @@ fn every_short_history_keeps_every_promise() {
         walks.into_iter().map(|walk| walk.join().unwrap()).sum()
     });
     let seconds = start.elapsed().as_secs_f32();
-    tell(&format!("histories: all of up to {LENGTH} steps, {steps} steps in {seconds:.1} s"));
+    report(&format!("histories: all of up to {LENGTH} steps, {steps} steps in {seconds:.1} s"));
     let branches = (VERBS.len() * TICKS.len()) as u64;
     let all: u64 = (0..LENGTH as u32).map(|step| VERBS.len() as u64 * branches.pow(step)).sum();
     assert_eq!(steps, all);
@@ -468,7 +468,7 @@ fn check_finds(rules: impl Rules, promise: Broken) {
     let mut found =
         (1..=LENGTH).filter_map(|depth| walk(&rules, &World::new(), depth, &mut 0).err());
     let (broken, history) = found.next().expect("the planted bug was not found");
-    tell(&format!("histories: {broken}: broken by {history:?}"));
+    report(&format!("histories: {broken}: broken by {history:?}"));
     assert_eq!(broken, promise);
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use litelease_core::{Claimant, Conditions, Row, State, Tenure, Term, read_term};
 use litelease_proof::mutant::*;
-use litelease_proof::rig::tell;
+use litelease_proof::rig::report;
 
 const NAME: &str = "x";
 
@@ -176,7 +176,7 @@ fn all_histories(rules: &impl Rules) -> Result<u64, String> {
 fn in_every_short_history_no_writer_writes_while_a_reader_relies_on_memory() {
     let started = Instant::now();
     let count = all_histories(&TheRule).unwrap();
-    tell(&format!("reads: {count} histories ({:.1} s)", started.elapsed().as_secs_f64()));
+    report(&format!("reads: {count} histories ({:.1} s)", started.elapsed().as_secs_f64()));
     assert_eq!(count, ((VERBS.len() * TICKS.len()) as u64).pow(LENGTH as u32));
 }
 
@@ -184,7 +184,7 @@ fn in_every_short_history_no_writer_writes_while_a_reader_relies_on_memory() {
 fn every_planted_bug_of_shared_reads_is_found_in_a_short_history() {
     let found = |bug: &str, found: Result<u64, String>| {
         let history = found.expect_err(bug);
-        tell(&format!("planted bug, {bug}: {}", history.chars().take(60).collect::<String>()));
+        report(&format!("planted bug, {bug}: {}", history.chars().take(60).collect::<String>()));
     };
     found("a read under a writer", all_histories(&ReadUnderWriter));
     found("a read prolonged under a writer", all_histories(&ReadProlongedUnderWriter));

@@ -9,7 +9,7 @@ use litelease_core::{
     Row, State, Term, TransferResult, limit,
 };
 use litelease_proof::mutant::*;
-use litelease_proof::rig::tell;
+use litelease_proof::rig::report;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Verb {
@@ -71,23 +71,23 @@ struct World {
     /// The token under which the value was attached.
     value: Option<i64>,
     /// What the newest grant knows, told by hand and not by the rule.
-    newest: Told,
+    newest: NewestGrant,
 }
 
 /// The newest grant, by the definition: what was set on it, and nothing of the grants before.
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct NewestGrant {
     /// When progress was last made, if it is demanded.
     progress_at_ms: Option<i64>,
     end_ms: Option<i64>,
-    requested: Option<Heard>,
+    requested: Option<OpenRequest>,
     has_value: bool,
     /// Until when somebody may trust it.
     trusted_ms: i64,
 }
 
 #[derive(Clone, Copy)]
-struct Heard {
+struct OpenRequest {
     by: &'static str,
     until_ms: i64,
     repeated_at_ms: i64,
@@ -116,7 +116,7 @@ impl World {
             limits: None,
             request: None,
             value: None,
-            newest: Told::default(),
+            newest: NewestGrant::default(),
         };
         world.step(&TheRule, Verb::Claim("a")).expect("a first claim");
         world
@@ -133,8 +133,8 @@ impl World {
     }
 
     /// The open request for the newest grant, by the definition.
-    fn open(&self) -> Option<Heard> {
-        let is_open = |heard: &Heard| self.now_ms < heard.repeated_at_ms + REQUEST_LAPSES_MS;
+    fn open(&self) -> Option<OpenRequest> {
+        let is_open = |heard: &OpenRequest| self.now_ms < heard.repeated_at_ms + REQUEST_LAPSES_MS;
         self.live().and(self.newest.requested).filter(is_open)
     }
 
@@ -186,7 +186,7 @@ impl World {
                 let step = rules.break_lease(row, now_ms, 0).map_err(refused)?;
                 self.state = step.write.or(self.state);
                 if step.write.is_some() {
-                    self.newest = Told::default();
+                    self.newest = NewestGrant::default();
                 }
             }
             Verb::Renew(owner) => {
@@ -248,12 +248,12 @@ impl World {
         demand(state.token() > self.token(), TOKENS_GROW)?;
         self.state = write;
         let trusted_ms = state.tenure().map_or(0, |tenure| tenure.expires_at_ms);
-        self.newest = Told { trusted_ms, ..Told::default() };
+        self.newest = NewestGrant { trusted_ms, ..NewestGrant::default() };
         Ok(())
     }
 
     fn after_renewal(&mut self, before: &World, answer: RenewResult<&str>) -> Result<(), Broken> {
-        let Told { progress_at_ms, end_ms, .. } = before.newest;
+        let NewestGrant { progress_at_ms, end_ms, .. } = before.newest;
         let is_over = end_ms.is_some_and(|end_ms| end_ms <= self.now_ms);
         let is_stuck = progress_at_ms.is_some_and(|at_ms| at_ms + PROGRESS_MS <= self.now_ms);
         let is_asked = before.open().is_some_and(|open| open.until_ms <= self.now_ms);
@@ -293,7 +293,7 @@ impl World {
                 demand(is_live && open.is_none_or(|open| open.by == requester), ONE_REQUEST)?;
                 let right_ms = open.map_or(now_ms + WITHIN_MS, |open| open.until_ms);
                 demand(until_ms == right_ms, ONE_REQUEST)?;
-                let heard = Heard { by: requester, until_ms, repeated_at_ms: now_ms };
+                let heard = OpenRequest { by: requester, until_ms, repeated_at_ms: now_ms };
                 self.newest.requested = Some(heard);
                 Ok(())
             }
@@ -374,7 +374,7 @@ fn every_short_history_of_values_limits_and_requests_keeps_every_promise() {
         walks.into_iter().map(|walk| walk.join().unwrap()).sum()
     });
     let seconds = start.elapsed().as_secs_f32();
-    tell(&format!("riders: all histories of {LENGTH} steps, {steps} steps in {seconds:.1} s"));
+    report(&format!("riders: all histories of {LENGTH} steps, {steps} steps in {seconds:.1} s"));
     let branches = (VERBS.len() * TICKS.len()) as u64;
     assert_eq!(steps, (1..=LENGTH as u32).map(|step| branches.pow(step)).sum::<u64>());
 }
@@ -384,7 +384,7 @@ fn check_finds(rules: impl Rules, promise: Broken) {
     let mut found =
         (1..=LENGTH).filter_map(|depth| walk(&rules, &World::new(), depth, &mut 0).err());
     let (broken, history) = found.next().expect("the planted bug was not found");
-    tell(&format!("riders: {broken}: broken by {history:?}"));
+    report(&format!("riders: {broken}: broken by {history:?}"));
     assert_eq!(broken, promise);
 }
 

@@ -5,7 +5,7 @@ use litelease_proof::hosted_player::HostedPlayer;
 use litelease_proof::http_player::HttpPlayer;
 use litelease_proof::mutant::*;
 use litelease_proof::play::{Player, Tally, play};
-use litelease_proof::rig::{extension, tell};
+use litelease_proof::rig::{extension, report};
 use litelease_proof::rule_player::RulePlayer;
 use litelease_proof::scenario::{self, Scenario};
 use litelease_proof::sql_player::SqlPlayer;
@@ -20,7 +20,7 @@ fn check<P: Player>(surface: &str, new_player: impl Fn() -> P) -> Tally {
         .filter_map(|scenario| play(scenario, &mut new_player(), &mut tally).err())
         .collect();
     let files = scenarios.len();
-    tell(&format!("{surface}: {files} scenario files, {tally}"));
+    report(&format!("{surface}: {files} scenario files, {tally}"));
     assert!(failures.is_empty(), "{surface}:\n{}", failures.join("\n"));
     assert!(tally.played > 0);
     tally
@@ -146,7 +146,7 @@ fn the_scenarios_notice_every_planted_bug() {
         ("handed over by anyone", noticed_by(|| HandOverByAnyone)),
         ("taking over keeps the token", noticed_by(|| TakeOverKeepsToken)),
     ] {
-        tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
+        report(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use litelease_core::{MAX_SHARDS, ShardState, plan};
-use litelease_proof::rig::{Dice, tell};
+use litelease_proof::rig::{Dice, report};
 use litelease_proof::shards::*;
 
 /// Somebody who is no member any more.
@@ -191,7 +191,7 @@ fn histories(planner: Planner, count: u64, dice: &mut Dice) -> Result<(), String
 fn every_distribution_comes_to_rest_with_equal_shares() {
     let started = Instant::now();
     let tried = settle_every_distribution(plan, 9).unwrap();
-    tell(&format!("shards: {tried} ({:.1} s)", started.elapsed().as_secs_f64()));
+    report(&format!("shards: {tried} ({:.1} s)", started.elapsed().as_secs_f64()));
 }
 
 #[test]
@@ -200,13 +200,13 @@ fn every_mix_of_open_requests_comes_to_rest_with_equal_shares() {
     let more = bound("LITELEASE_SHARDS", 0) as usize;
     let bounds = [(1, 9), (2, 9), (3, 5 + more.min(4)), (4, 3 + more.min(3))];
     let tried = settle_every_request(plan, &bounds).unwrap();
-    tell(&format!("shards: {tried} ({:.1} s)", started.elapsed().as_secs_f64()));
+    report(&format!("shards: {tried} ({:.1} s)", started.elapsed().as_secs_f64()));
 }
 
 #[test]
 fn a_join_moves_its_share_a_departure_only_its_own_and_nothing_else_moves() {
     let tried = change_every_group(plan, 9).unwrap();
-    tell(&format!("shards: {tried}"));
+    report(&format!("shards: {tried}"));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn random_histories_are_at_rest_ten_heartbeats_after_the_last_change() {
     let mut dice = Dice::new("histories of a group");
     let (started, count) = (Instant::now(), bound("LITELEASE_HISTORIES", 5_000));
     histories(plan, count, &mut dice).unwrap();
-    tell(&format!("shards: {count} histories ({:.1} s)", started.elapsed().as_secs_f64()));
+    report(&format!("shards: {count} histories ({:.1} s)", started.elapsed().as_secs_f64()));
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn plans_with_planted_bugs_are_caught() {
             histories(planner, 1_000, &mut Dice::from(1)).err(),
         ];
         let by: Vec<&String> = caught.iter().flatten().collect();
-        tell(&format!("planted bug, a plan that {bug}: caught by {} of 3", by.len()));
+        report(&format!("planted bug, a plan that {bug}: caught by {} of 3", by.len()));
         assert!(!by.is_empty(), "a plan that {bug} is not caught");
     }
 }

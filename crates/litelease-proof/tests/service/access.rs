@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::Duration;
 
-use litelease_proof::command::{Desk, ended, told};
+use litelease_proof::command::{Desk, ended, outcome};
 use litelease_proof::rig::TestFolder;
 use litelease_proof::server::{Client, Response, Server};
 use serde_json::{Value, json};
@@ -27,13 +27,14 @@ impl Served {
 
     /// Makes a key that allows this.
     fn key(&self, name: &str, words: &[&str]) -> String {
-        let (code, key, errors) = told(&self.desk.run(&[&["access", "add", name], words].concat()));
+        let (code, key, errors) =
+            outcome(&self.desk.run(&[&["access", "add", name], words].concat()));
         assert_eq!((code, errors.as_str()), (0, ""), "{key}");
         key.trim().to_owned()
     }
 
     fn client(&self, key: &str) -> Client {
-        Client::of(self.server.address).bearing(key)
+        Client::new(self.server.address).bearing(key)
     }
 }
 
@@ -44,7 +45,7 @@ fn metrics(mut client: Client) -> Response {
 #[test]
 fn a_call_without_a_key_or_with_a_wrong_expired_removed_or_weaker_one_is_refused() {
     let served = Served::new(&[]);
-    let none = metrics(Client::of(served.server.address));
+    let none = metrics(Client::new(served.server.address));
     assert_eq!(none.status, 401);
     assert!(none.head.contains("www-authenticate: Bearer realm=\"litelease\"\r\n"), "{none:?}");
     assert!(none.error().contains("Authorization: Bearer KEY"), "{none:?}");
@@ -77,12 +78,12 @@ fn a_call_without_a_key_or_with_a_wrong_expired_removed_or_weaker_one_is_refused
         format!("Proxy-Authorization: Bearer {good}\r\n"),
         format!("Cookie: Authorization=Bearer {good}\r\n"),
     ] {
-        let mut client = Client::of(served.server.address);
+        let mut client = Client::new(served.server.address);
         let refused = client.ask("GET", "/metrics", &Value::Null, &headers).unwrap();
         assert_eq!(refused.status, 401, "{headers}");
     }
     let query = format!("/metrics?access_key={good}");
-    let mut client = Client::of(served.server.address);
+    let mut client = Client::new(served.server.address);
     assert_eq!(client.ask("GET", &query, &Value::Null, "").unwrap().status, 401);
 
     for allow in ["operate:*", "claim:*", "observe:a/*", "observe:*a", "observe:a"] {
@@ -92,7 +93,7 @@ fn a_call_without_a_key_or_with_a_wrong_expired_removed_or_weaker_one_is_refused
         assert!(refused.error().contains("observe"), "{refused:?}");
     }
     assert_eq!(metrics(served.client(&good)).status, 200);
-    assert_eq!(told(&served.desk.run(&["access", "remove", "good"])).0, 0);
+    assert_eq!(outcome(&served.desk.run(&["access", "remove", "good"])).0, 0);
     assert_eq!(metrics(served.client(&good)).status, 401, "taken back at once");
     // The same name again is another key.
     let again = served.key("good", &["--allow", "observe:*"]);
@@ -103,7 +104,7 @@ fn a_call_without_a_key_or_with_a_wrong_expired_removed_or_weaker_one_is_refused
 #[test]
 fn what_needs_no_key_is_the_page_health_the_description_and_pools() {
     let served = Served::new(&[]);
-    let mut client = Client::of(served.server.address);
+    let mut client = Client::new(served.server.address);
     for path in ["/", "/docs", "/healthz", "/readyz", "/openapi.json"] {
         assert_eq!(client.ask("GET", path, &Value::Null, "").unwrap().status, 200, "{path}");
     }
@@ -115,15 +116,15 @@ fn what_needs_no_key_is_the_page_health_the_description_and_pools() {
 #[test]
 fn open_turns_the_check_off_and_is_refused_where_other_machines_would_get_in() {
     let open = Served::new(&["--open"]);
-    assert_eq!(metrics(Client::of(open.server.address)).status, 200);
+    assert_eq!(metrics(Client::new(open.server.address)).status, 200);
     assert_eq!(open.server.access, "", "no key was made");
     let metrics_only = Served::new(&["--open-metrics"]);
-    assert_eq!(metrics(Client::of(metrics_only.server.address)).status, 200);
+    assert_eq!(metrics(Client::new(metrics_only.server.address)).status, 200);
 
     let desk = Desk::new();
     for listen in ["0.0.0.0:0", "[::]:0"] {
         let mut command = desk.command(&["serve", "--listen", listen, "--open"]);
-        let (code, said, errors) = told(&ended(&mut command));
+        let (code, said, errors) = outcome(&ended(&mut command));
         assert_eq!((code, said.as_str()), (64, ""), "{errors}");
         assert!(errors.contains("--insecure") && errors.contains("access add"), "{errors}");
         assert!(!desk.file.exists(), "nothing was made");
@@ -137,10 +138,10 @@ fn the_key_is_printed_once_and_only_its_hash_is_stored() {
     assert_eq!((key.len(), key.starts_with("litelease-")), (74, true), "{key}");
     let secret = key.trim_start_matches("litelease-");
     let desk = &served.desk;
-    let (code, listed, _) = told(&desk.run(&["access", "list"]));
+    let (code, listed, _) = outcome(&desk.run(&["access", "list"]));
     assert_eq!(code, 0);
     assert!(listed.contains("ci") && listed.contains("claim:backup/* observe:*"), "{listed}");
-    let (_, json, _) = told(&desk.run(&["access", "list", "--json"]));
+    let (_, json, _) = outcome(&desk.run(&["access", "list", "--json"]));
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[0]["allow"], json!(["claim:backup/*", "observe:*"]));
     assert_eq!((&json[0]["expires_at_ms"], &json[0]["is_valid"]), (&Value::Null, &json!(true)));
@@ -152,21 +153,21 @@ fn the_key_is_printed_once_and_only_its_hash_is_stored() {
     }
     assert!(!listed.contains(secret) && !json.to_string().contains(secret));
 
-    let (code, said, errors) = told(&desk.run(&["access", "add", "ci", "--allow", "operate:*"]));
+    let (code, said, errors) = outcome(&desk.run(&["access", "add", "ci", "--allow", "operate:*"]));
     assert_eq!((code, said.as_str()), (1, ""));
     assert!(errors.contains("there is a key of that name"), "{errors}");
-    assert!(!told(&desk.run(&["access", "list"])).1.contains("ci      never    operate"));
-    assert_eq!(told(&desk.run(&["access", "remove", "nobody"])).0, 1);
+    assert!(!outcome(&desk.run(&["access", "list"])).1.contains("ci      never    operate"));
+    assert_eq!(outcome(&desk.run(&["access", "remove", "nobody"])).0, 1);
     for allow in ["write:*", "claim", "claim:", "Claim:*", "claim:a\nobserve:*"] {
-        let (code, _, errors) = told(&desk.run(&["access", "add", "x", "--allow", allow]));
+        let (code, _, errors) = outcome(&desk.run(&["access", "add", "x", "--allow", allow]));
         assert_eq!((code, errors.lines().count()), (64, 1), "{allow}: {errors}");
     }
-    assert_eq!(told(&desk.run(&["access", "add", "x"])).0, 64, "a key that allows nothing");
+    assert_eq!(outcome(&desk.run(&["access", "add", "x"])).0, 64, "a key that allows nothing");
     // A key that nobody can read is not made.
     let mut lost = desk.command(&["access", "add", "lost", "--allow", "claim:*"]);
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     assert_eq!(lost.stdout(full).output().unwrap().status.code(), Some(74));
-    assert!(!told(&desk.run(&["access", "list"])).1.contains("lost"));
+    assert!(!outcome(&desk.run(&["access", "list"])).1.contains("lost"));
 }
 
 #[test]
@@ -191,7 +192,7 @@ fn the_local_key_belongs_to_the_user_who_serves_and_survives_a_restart() {
     let server = Server::start(&place.file, &[]);
     assert_ne!(server.access, first);
     assert_eq!(metrics(server.client()).status, 200);
-    let mut old = Client::of(server.address);
+    let mut old = Client::new(server.address);
     assert_eq!(old.ask("GET", "/metrics", &Value::Null, &first).unwrap().status, 401);
     assert!(server.stop());
 
@@ -214,7 +215,7 @@ fn the_local_key_does_not_go_to_a_stranger_at_the_address_of_its_server() {
         let (address, url) = (server.address, format!("http://{}", server.address));
         let ask = || {
             let mut command = desk.command(&["who", "n", "--server", &url]);
-            told(&ended(command.env("XDG_STATE_HOME", &state).env_remove("LITELEASE_DB")))
+            outcome(&ended(command.env("XDG_STATE_HOME", &state).env_remove("LITELEASE_DB")))
         };
         let (code, _, errors) = ask();
         assert_eq!((code, errors.as_str()), (1, ""), "through the socket: nobody has it");

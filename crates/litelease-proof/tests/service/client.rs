@@ -15,7 +15,7 @@ use litelease_client::{
     Cancel, CancelResult, Client, Error, Held, HoldOptions, ItemName, Loss, SendOptions, Value,
 };
 use litelease_proof::command::kill;
-use litelease_proof::rig::{LONG, TestFolder, eventually, tell};
+use litelease_proof::rig::{LONG, TestFolder, eventually, report};
 use litelease_proof::server::Server;
 use serde_json::Value::Null;
 
@@ -501,7 +501,7 @@ fn a_grant_that_comes_when_its_wait_is_cancelled_is_the_callers() {
         drop(acquired);
         eventually("it is released", || scene.db().owner("x").unwrap().is_none());
     }
-    tell(&format!("{granted} of 30 waits that were cancelled had a grant"));
+    report(&format!("{granted} of 30 waits that were cancelled had a grant"));
 }
 
 /// The lease was ended and the answer lost. Asked again, the client said that the slot was not

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use litelease::credentials::{DEFAULT_MAX_TTL, Issuer, KeySet};
-use litelease_proof::command::told;
+use litelease_proof::command::outcome;
 use litelease_proof::server::{Client, Server};
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ fn the_service_shows_the_public_keys_as_they_are_and_nothing_else_of_the_folder(
     let file = folder.path().join("pools.sqlite3");
     let mut early = std::process::Command::new(litelease_proof::rig::litelease());
     early.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&file).args(flags);
-    let (code, _, errors) = told(&early.output().unwrap());
+    let (code, _, errors) = outcome(&early.output().unwrap());
     assert_eq!(code, 69, "{errors}");
     assert!(errors.contains("litelease credential rotate"), "{errors}");
 
@@ -26,7 +26,7 @@ fn the_service_shows_the_public_keys_as_they_are_and_nothing_else_of_the_folder(
     issuer.rotate(DEFAULT_MAX_TTL).unwrap();
     let server = Server::start(&file, &flags);
     // Without an access key: public keys are for everybody.
-    let mut client = Client::of(server.address);
+    let mut client = Client::new(server.address);
     let mut get = || client.ask("GET", PATH, &Value::Null, "").unwrap();
     for _ in 0..2 {
         let found = get();
@@ -45,6 +45,6 @@ fn the_service_shows_the_public_keys_as_they_are_and_nothing_else_of_the_folder(
     assert!(server.stop());
 
     let server = Server::start(&file, &[]);
-    let answer = Client::of(server.address).ask("GET", PATH, &Value::Null, "").unwrap();
+    let answer = Client::new(server.address).ask("GET", PATH, &Value::Null, "").unwrap();
     assert_eq!(answer.status, 404, "no folder was given");
 }

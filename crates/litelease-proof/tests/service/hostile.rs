@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use litelease::Litelease;
 use litelease::credentials::{DEFAULT_MAX_TTL, Issuer};
 use litelease_client::{Client as Holder, HoldOptions};
-use litelease_proof::command::{Desk, ended, told};
+use litelease_proof::command::{Desk, ended, outcome};
 use litelease_proof::rig::{TestFolder, eventually, litelease};
 use litelease_proof::server::{Client, POOL, Response, Server};
 use serde_json::{Value, json};
@@ -24,9 +24,9 @@ fn served() -> (Desk, Server) {
 
 /// A client with a key that allows this.
 fn with_key(desk: &Desk, server: &Server, name: &str, words: &[&str]) -> Client {
-    let (code, key, errors) = told(&desk.run(&[&["access", "add", name], words].concat()));
+    let (code, key, errors) = outcome(&desk.run(&[&["access", "add", name], words].concat()));
     assert_eq!((code, errors.as_str()), (0, ""), "{key}");
-    Client::of(server.address).bearing(key.trim())
+    Client::new(server.address).bearing(key.trim())
 }
 
 fn v1(client: &mut Client, call: &str, body: &Value, headers: &str) -> Response {
@@ -93,7 +93,7 @@ fn a_borrow_whose_access_key_is_removed_while_it_waits_takes_no_slot() {
     let mut next = server.client();
     next.send("POST", "/v1/slot/borrow", &waits, "").unwrap();
     eventually("two wait", || (waiters(&server) == 2).then_some(()));
-    assert_eq!(told(&desk.run(&["access", "remove", "ci"])).0, 0);
+    assert_eq!(outcome(&desk.run(&["access", "remove", "ci"])).0, 0);
     v1(&mut own, "slot/return", &json!({"name": "importers", "lease": lent["lease"]}), "");
     assert_eq!(gone.receive().unwrap().status, 401);
     assert_eq!(next.receive().unwrap().json()["token"], json!(2), "the next one has it");
@@ -110,7 +110,7 @@ fn a_claim_whose_access_key_is_removed_while_it_waits_is_not_told_who_has_the_na
     let waits = json!({"name": "n", "owner": "b", "ttl": 600, "wait": 4}).to_string();
     gone.send("POST", "/v1/claim", &waits, "").unwrap();
     eventually("it waits", || (waiters(&server) == 1).then_some(()));
-    assert_eq!(told(&desk.run(&["access", "remove", "ci"])).0, 0);
+    assert_eq!(outcome(&desk.run(&["access", "remove", "ci"])).0, 0);
     let refused = gone.receive().unwrap();
     assert_eq!((refused.status, refused.body.contains("secret")), (401, false), "{refused:?}");
 }
@@ -322,32 +322,33 @@ fn streams_and_connections_without_a_key_leave_room_for_clients_with_one() {
         client
     };
     let path = format!("/l/{POOL}/events");
-    let mut open: Vec<Client> = (0..2).map(|_| stream(Client::of(server.address), &path)).collect();
+    let mut open: Vec<Client> =
+        (0..2).map(|_| stream(Client::new(server.address), &path)).collect();
     eventually("the streams are open", || {
         let text = server.client().ask("GET", "/metrics", &Value::Null, "").unwrap().body;
         text.contains("litelease_streams 2\n").then_some(())
     });
-    let refused = Client::of(server.address).ask("GET", &path, &Value::Null, "").unwrap();
+    let refused = Client::new(server.address).ask("GET", &path, &Value::Null, "").unwrap();
     assert_eq!(refused.status, 429, "{refused:?}");
     assert!(refused.error().contains("--max-streams"), "{refused:?}");
     // Two more connections stay open, and then one without a key is closed after its answer.
     open.extend((0..2).map(|_| {
-        let mut client = Client::of(server.address);
+        let mut client = Client::new(server.address);
         let answer = client.ask("GET", "/healthz", &Value::Null, "").unwrap();
         assert!(!answer.head.contains("connection: close"), "{answer:?}");
         client
     }));
-    let mut late = Client::of(server.address);
+    let mut late = Client::new(server.address);
     let answer = late.ask("GET", "/healthz", &Value::Null, "").unwrap();
     assert_eq!((answer.status, answer.head.contains("connection: close")), (200, true));
     // It may not stay for long either.
-    let mut late = Client::of(server.address);
+    let mut late = Client::new(server.address);
     let body = json!({"ttl": 1, "wait": 60});
     let answer = late.ask("POST", &format!("/l/{POOL}/borrow"), &body, "").unwrap();
     assert_eq!(answer.status, 429, "{answer:?}");
     assert!(answer.error().contains("--max-connections"), "{answer:?}");
     // A key that was not checked does not count as one.
-    let mut bogus = Client::of(server.address).bearing("litelease-bogus");
+    let mut bogus = Client::new(server.address).bearing("litelease-bogus");
     let answer = bogus.ask("POST", "/v1/claim", &json!({"nonsense": true}), "").unwrap();
     assert_eq!((answer.status, answer.head.contains("connection: close")), (400, true));
     let answer = keyed.ask("GET", "/v1/leases?name=n", &Value::Null, "").unwrap();
@@ -359,7 +360,7 @@ fn streams_and_connections_without_a_key_leave_room_for_clients_with_one() {
 fn clients_without_a_key_store_half_of_the_pools() {
     let desk = Desk::new();
     let server = Server::start(&desk.file, &["--max-pools", "4"]);
-    let mut client = Client::of(server.address);
+    let mut client = Client::new(server.address);
     let mut register = |at: i64| {
         let path = format!("/l/00000000-0000-4000-8000-{at:012}");
         client.ask("PUT", &path, &json!({"count": 1}), "").unwrap()
@@ -447,7 +448,7 @@ fn requests_for_the_public_keys_do_not_make_threads() {
     let folder = desk.file.with_file_name("issuer");
     Issuer::at(&folder).rotate(DEFAULT_MAX_TTL).unwrap();
     let server = Server::start(&desk.file, &["--credentials", folder.to_str().unwrap()]);
-    let mut clients: Vec<Client> = (0..300).map(|_| Client::of(server.address)).collect();
+    let mut clients: Vec<Client> = (0..300).map(|_| Client::new(server.address)).collect();
     for _ in 0..3 {
         for client in &mut clients {
             client.send("GET", "/.well-known/jwks.json", "", "").unwrap();
@@ -473,7 +474,7 @@ fn a_stream_tells_nothing_that_happened_after_its_key_was_removed() {
         let mut heard = vec![0; 4096];
         let first = stream.read(&mut heard).unwrap();
         assert!(first > 0);
-        assert_eq!(told(&desk.run(&["access", "remove", &name])).0, 0);
+        assert_eq!(outcome(&desk.run(&["access", "remove", &name])).0, 0);
         let secret = format!("secret-{round}");
         let claim = json!({"name": secret, "owner": "a", "ttl": 60});
         assert_eq!(v1(&mut server.client(), "claim", &claim, "").status, 200);

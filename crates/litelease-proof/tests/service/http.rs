@@ -294,7 +294,7 @@ fn curl_and_urllib_and_the_fetch_of_node_need_no_content_type() {
     {
         let output = std::process::Command::new(program).args(script).arg(&pool).output();
         let Ok(output) = output else {
-            litelease_proof::rig::tell(&format!("SKIPPED: {program} is not installed"));
+            litelease_proof::rig::report(&format!("SKIPPED: {program} is not installed"));
             continue;
         };
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -422,7 +422,7 @@ fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
         seen += &format!("{}{}", answer.head, answer.body);
     }
     for key in ["5ec7e7", "litelease-5ec7e7", "5ec7e7 5ec7e7"] {
-        let mut stranger = Client::of(server.address).bearing(key);
+        let mut stranger = Client::new(server.address).bearing(key);
         let answer = stranger.ask("GET", "/metrics", &Value::Null, "").unwrap();
         assert_eq!(answer.status, 401);
         seen += &format!("{}{}", answer.head, answer.body);
@@ -638,7 +638,7 @@ fn whatever_the_description_allows_is_answered_as_it_says() {
     let program = root.join("target/schemathesis/bin/schemathesis");
     if !program.exists() {
         let why = "scripts/setup-schemathesis has not installed it";
-        litelease_proof::rig::tell(&format!(
+        litelease_proof::rig::report(&format!(
             "SKIPPED: schemathesis against the OpenAPI document: {why}"
         ));
         return;
@@ -659,5 +659,5 @@ fn whatever_the_description_allows_is_answered_as_it_says() {
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told}");
     let line = told.lines().find(|line| line.contains("generated")).unwrap_or("nothing generated");
-    litelease_proof::rig::tell(&format!("schemathesis: {}", line.trim()));
+    litelease_proof::rig::report(&format!("schemathesis: {}", line.trim()));
 }

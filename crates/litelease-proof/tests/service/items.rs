@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use litelease_proof::command::{Desk, told};
+use litelease_proof::command::{Desk, outcome};
 use litelease_proof::rig::{TestFolder, eventually};
 use litelease_proof::server::{Client, Response, Server};
 use serde_json::{Value, json};
@@ -163,7 +163,7 @@ fn an_item_has_at_most_a_mebibyte_and_only_a_valid_key_may_send_a_long_body() {
     // A client with a wrong key is refused before its body is read.
     let body = json!({"queue": "q", "body": most}).to_string();
     let head = format!("Content-Length: {}\r\nAuthorization: Bearer wrong\r\n", body.len());
-    let mut stranger = Client::of(server.address);
+    let mut stranger = Client::new(server.address);
     let request = format!(
         "POST /v1/queue/send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{head}\r\n"
     );
@@ -225,8 +225,8 @@ fn a_receipt_opens_only_the_queue_of_its_item() {
     send(&mut owner, "theirs", json!("secret"));
     let receipt = receive(&mut owner, "theirs")["receipt"].clone();
     send(&mut owner, "mine", json!("x"));
-    let (_, key, _) = told(&desk.run(&["access", "add", "worker", "--allow", "receive:mine"]));
-    let mut worker = Client::of(server.address).bearing(key.trim());
+    let (_, key, _) = outcome(&desk.run(&["access", "add", "worker", "--allow", "receive:mine"]));
+    let mut worker = Client::new(server.address).bearing(key.trim());
     for (call, more) in [("ack", 0), ("extend", 1), ("give-back", 0), ("bury", 0)] {
         let body = |queue: &str| {
             let mut body = json!({"queue": queue, "receipt": receipt});
@@ -262,8 +262,8 @@ fn a_request_that_is_repeated_with_its_key_is_done_once() {
     // The same key in another queue, or of another client, is another request.
     assert_ne!(keyed(&mut client, "send", &json!({"queue": "r", "body": "x"})).json()["id"], id);
     let words = ["access", "add", "other", "--allow", "send:*", "--allow", "receive:*"];
-    let (_, other, _) = told(&desk.run(&words));
-    let mut stranger = Client::of(server.address).bearing(other.trim());
+    let (_, other, _) = outcome(&desk.run(&words));
+    let mut stranger = Client::new(server.address).bearing(other.trim());
     let second = keyed(&mut stranger, "send", &message).json()["id"].clone();
     assert_ne!(second, id);
 
@@ -416,8 +416,8 @@ fn a_key_that_may_not_is_told_the_scope_and_a_receipt_alone_opens_nothing_to_oth
     send(&mut owner, "theirs", json!("secret"));
     let receipt = receive(&mut owner, "theirs")["receipt"].clone();
     let with = |name: &str, allow: &str| {
-        let (_, key, _) = told(&desk.run(&["access", "add", name, "--allow", allow]));
-        Client::of(server.address).bearing(key.trim())
+        let (_, key, _) = outcome(&desk.run(&["access", "add", name, "--allow", allow]));
+        Client::new(server.address).bearing(key.trim())
     };
     let mut worker = with("worker", "receive:mine");
     let mut sender = with("sender", "send:*");

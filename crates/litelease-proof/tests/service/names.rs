@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::Litelease;
-use litelease_proof::command::{Desk, told};
+use litelease_proof::command::{Desk, outcome};
 use litelease_proof::rig::{TestFolder, eventually};
 use litelease_proof::server::{Client, POOL, Response, Server};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn v1(client: &mut Client, call: &str, body: Value) -> Response {
     client.ask("POST", &format!("/v1/{call}"), &body, "").unwrap()
 }
 
-fn look(client: &mut Client, query: &str) -> Value {
+fn read_leases(client: &mut Client, query: &str) -> Value {
     client.ask("GET", &format!("/v1/leases?{query}"), &Value::Null, "").unwrap().json()
 }
 
@@ -34,8 +34,9 @@ fn claim(client: &mut Client, name: &str, owner: &str) -> Value {
 
 /// Sends a claim that waits, and comes back once it does.
 fn wait_for(server: &Server, name: &str, owner: &str) -> Client {
-    let waiters =
-        |client: &mut Client| look(client, &format!("name={name}"))["waiters"].as_u64().unwrap();
+    let waiters = |client: &mut Client| {
+        read_leases(client, &format!("name={name}"))["waiters"].as_u64().unwrap()
+    };
     let (mut client, mut other) = (server.client(), server.client());
     let before = waiters(&mut other);
     let body = json!({"name": name, "owner": owner, "ttl": 60, "wait": 60}).to_string();
@@ -48,7 +49,7 @@ fn wait_for(server: &Server, name: &str, owner: &str) -> Client {
 fn every_call_on_names_answers_as_the_contract_says() {
     let (_place, server) = served(&[]);
     let mut client = server.client();
-    let never = look(&mut client, "name=backup%2Fdb");
+    let never = read_leases(&mut client, "name=backup%2Fdb");
     assert_eq!((&never["owner"], &never["token"]), (&Value::Null, &Value::Null));
     let now = || litelease::now_ms() / 1000;
     let before = now();
@@ -79,8 +80,8 @@ fn every_call_on_names_answers_as_the_contract_says() {
         assert_eq!((&current["owner"], &current["token"]), (&json!("a"), &json!(41)));
         assert!(!busy.body.contains(grant.as_str().unwrap()), "the secret is shown to nobody else");
     }
-    assert_eq!(look(&mut client, "name=backup%2Fdb")["owner"], json!("a"));
-    assert!(look(&mut client, "prefix=back")["leases"][0].get("grant").is_none());
+    assert_eq!(read_leases(&mut client, "name=backup%2Fdb")["owner"], json!("a"));
+    assert!(read_leases(&mut client, "prefix=back")["leases"][0].get("grant").is_none());
 
     let released = v1(&mut client, "release", json!({"grant": grant}));
     let expected = json!({"released": true, "name": "backup/db", "token": 41});
@@ -103,7 +104,7 @@ fn every_call_on_names_answers_as_the_contract_says() {
     let broken = v1(&mut client, "break", json!({"name": "backup/db"}));
     assert_eq!(broken.json(), json!({"name": "backup/db", "owner": "b", "killed": 42}));
     assert_eq!(v1(&mut client, "break", json!({"name": "backup/db"})).status, 409);
-    let free = look(&mut client, "name=backup%2Fdb");
+    let free = read_leases(&mut client, "name=backup%2Fdb");
     assert_eq!((&free["owner"], &free["token"]), (&Value::Null, &json!(43)));
     for grant in ["x", "00000000-0000-4000-8000-00000000ffff"] {
         let unknown = v1(&mut client, "release", json!({"grant": grant}));
@@ -178,7 +179,7 @@ fn bad_input_on_names_is_refused_with_one_sentence_and_changes_nothing() {
         let answer = client.ask(method, path, &Value::Null, "Content-Type: application/json\r\n");
         assert_eq!(answer.unwrap().status, status, "{method} {path}");
     }
-    assert_eq!(look(&mut client, ""), json!({"leases": [], "next": null}));
+    assert_eq!(read_leases(&mut client, ""), json!({"leases": [], "next": null}));
 }
 
 #[test]
@@ -192,7 +193,9 @@ fn waiting_claims_are_served_in_the_order_in_which_they_came() {
     let busy = v1(&mut client, "claim", json!({"name": "x", "owner": "e", "ttl": 60}));
     assert_eq!(busy.status, 409);
     waiting.remove(1).hang_up();
-    eventually("it has left", || (look(&mut client, "name=x")["waiters"] == 2).then_some(()));
+    eventually("it has left", || {
+        (read_leases(&mut client, "name=x")["waiters"] == 2).then_some(())
+    });
     let mut grant = first["grant"].clone();
     for (next, owner) in waiting.iter_mut().zip(["b", "d"]) {
         assert_eq!(v1(&mut client, "release", json!({"grant": grant})).status, 200);
@@ -235,9 +238,11 @@ fn a_grant_whose_client_hangs_up_is_released_unless_a_key_keeps_it() {
     // One that hangs up while it waits is never granted.
     let held = claim(&mut client, "x", "a");
     wait_for(&server, "x", "b").hang_up();
-    eventually("it has left", || (look(&mut client, "name=x")["waiters"] == 0).then_some(()));
+    eventually("it has left", || {
+        (read_leases(&mut client, "name=x")["waiters"] == 0).then_some(())
+    });
     v1(&mut client, "release", json!({"grant": held["grant"]}));
-    assert_eq!(look(&mut client, "name=x")["token"], json!(1));
+    assert_eq!(read_leases(&mut client, "name=x")["token"], json!(1));
 }
 
 #[test]
@@ -257,8 +262,8 @@ fn a_claim_that_is_repeated_with_its_key_gets_the_same_grant_and_nobody_else_doe
     assert_eq!(ask(&body, "Idempotency-Key: attempt-18\r\n").status, 409);
     assert_eq!(ask(&body, "").status, 409);
     assert_eq!(ask(&json!({"name": "x", "owner": "b", "ttl": 60}), key).status, 409);
-    let (_, other, _) = told(&desk.run(&["access", "add", "other", "--allow", "claim:*"]));
-    let mut stranger = Client::of(server.address).bearing(other.trim());
+    let (_, other, _) = outcome(&desk.run(&["access", "add", "other", "--allow", "claim:*"]));
+    let mut stranger = Client::new(server.address).bearing(other.trim());
     assert_eq!(stranger.ask("POST", "/v1/claim", &body, key).unwrap().status, 409);
     // The same after a restart; and of a lease that is over, nothing is left.
     let address = server.address;
@@ -277,7 +282,7 @@ fn a_claim_that_is_repeated_with_its_key_gets_the_same_grant_and_nobody_else_doe
     for one in &mut waiting {
         one.send("POST", "/v1/claim", &body, key).unwrap();
     }
-    eventually("both wait", || (look(&mut client, "name=x")["waiters"] == 2).then_some(()));
+    eventually("both wait", || (read_leases(&mut client, "name=x")["waiters"] == 2).then_some(()));
     v1(&mut client, "release", json!({"grant": next["grant"]}));
     let [one, two] = [0, 1].map(|at: usize| waiting[at].receive().unwrap().json());
     assert_eq!((&one["grant"], &one["token"]), (&two["grant"], &json!(3)));
@@ -417,7 +422,7 @@ fn leases_are_listed_in_pages_by_prefix() {
     let mut names = Vec::new();
     let mut after = String::new();
     for _ in 0..20 {
-        let page = look(&mut client, &format!("prefix=a%2f&limit=3{after}"));
+        let page = read_leases(&mut client, &format!("prefix=a%2f&limit=3{after}"));
         let leases = page["leases"].as_array().unwrap().clone();
         assert!(leases.len() <= 3);
         names.extend(leases.iter().map(|lease| lease["name"].as_str().unwrap().to_owned()));
@@ -428,9 +433,9 @@ fn leases_are_listed_in_pages_by_prefix() {
     }
     assert_eq!(names.len(), 21, "{names:?}");
     assert!(names.is_sorted() && names.iter().all(|name| name.starts_with("a/")), "{names:?}");
-    let other = look(&mut client, "prefix=%E6%97%A5");
+    let other = read_leases(&mut client, "prefix=%E6%97%A5");
     assert_eq!(other["leases"][0]["name"], json!("日本/1"));
-    assert_eq!(look(&mut client, "")["leases"].as_array().unwrap().len(), 24);
+    assert_eq!(read_leases(&mut client, "")["leases"].as_array().unwrap().len(), 24);
 }
 
 /// A stream of events that is read until something comes.
@@ -440,7 +445,7 @@ struct Events {
 }
 
 impl Events {
-    fn of(mut client: Client, query: &str) -> Self {
+    fn open(mut client: Client, query: &str) -> Self {
         client.send("GET", &format!("/v1/events?{query}"), "", "").unwrap();
         let stream = client.into_stream().unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -470,8 +475,8 @@ fn events_tell_the_present_state_and_then_what_changes() {
     let mut client = server.client();
     let first = claim(&mut client, "a/1", "one");
     claim(&mut client, "b/1", "stranger");
-    let mut many = Events::of(server.client(), "prefix=a/");
-    let mut one = Events::of(server.client(), "name=a%2F1");
+    let mut many = Events::open(server.client(), "prefix=a/");
+    let mut one = Events::open(server.client(), "name=a%2F1");
     let told = many.until("\n\n\r\n");
     assert!(told.contains("event: state") && told.contains("\"owner\":\"one\""), "{told}");
     one.until("\"owner\":\"one\"");
@@ -493,7 +498,7 @@ fn events_tell_the_present_state_and_then_what_changes() {
         assert!(!told.contains(secret.as_str().unwrap()) && !told.contains("stranger"), "{told}");
     }
     // After a reconnect the present state comes again.
-    let told = Events::of(server.client(), "prefix=a/").until("\n\n\r\n");
+    let told = Events::open(server.client(), "prefix=a/").until("\n\n\r\n");
     assert!(told.contains("event: state") && told.contains("two") && told.contains("local"));
 }
 
@@ -629,18 +634,18 @@ fn no_call_on_names_is_answered_without_a_key_that_allows_it() {
     let mut owner = server.client();
     let held = claim(&mut owner, "n", "a");
     let add = |name: &str, words: &[&str]| {
-        let (code, key, errors) = told(&desk.run(&[&["access", "add", name], words].concat()));
+        let (code, key, errors) = outcome(&desk.run(&[&["access", "add", name], words].concat()));
         assert_eq!(code, 0, "{errors}");
         key.trim().to_owned()
     };
     let expired = add("expired", &["--allow", "claim:*", "--expires", "1ms"]);
     let removed = add("removed", &["--allow", "claim:*", "--allow", "observe:*"]);
-    assert_eq!(told(&desk.run(&["access", "remove", "removed"])).0, 0);
+    assert_eq!(outcome(&desk.run(&["access", "remove", "removed"])).0, 0);
     for (method, path, body, scope) in calls(&held["grant"]) {
-        let mut nobody = Client::of(server.address);
+        let mut nobody = Client::new(server.address);
         assert_eq!(nobody.ask(method, &path, &body, "").unwrap().status, 401, "{path}");
         for key in ["wrong", &expired, &removed] {
-            let mut client = Client::of(server.address).bearing(key);
+            let mut client = Client::new(server.address).bearing(key);
             let refused = client.ask(method, &path, &body, "").unwrap();
             assert_eq!(refused.status, 401, "{path}");
             assert!(refused.head.contains("www-authenticate: Bearer"), "{refused:?}");
@@ -658,12 +663,12 @@ fn no_call_on_names_is_answered_without_a_key_that_allows_it() {
         }
         let words: Vec<&str> = words.iter().flat_map(|word| ["--allow", word]).collect();
         let weak = add(&path, &words);
-        let mut client = Client::of(server.address).bearing(&weak);
+        let mut client = Client::new(server.address).bearing(&weak);
         let refused = client.ask(method, &path, &body, "").unwrap();
         assert_eq!(refused.status, 403, "{path}: {refused:?}");
         assert!(refused.error().contains(scope), "{refused:?}");
     }
-    let current = look(&mut owner, "name=n");
+    let current = read_leases(&mut owner, "name=n");
     assert_eq!((&current["owner"], &current["token"]), (&json!("a"), &json!(1)), "nothing is done");
 
     assert!(current.get("value").is_none() && current.get("requested").is_none(), "{current}");
@@ -678,17 +683,17 @@ fn no_call_on_names_is_answered_without_a_key_that_allows_it() {
         ("send:*", 403),
     ] {
         let key = add(&format!("checkpoint {allow}"), &["--allow", allow]);
-        let mut client = Client::of(server.address).bearing(&key);
+        let mut client = Client::new(server.address).bearing(&key);
         let read = client.ask("GET", "/v1/checkpoint?name=n", &Value::Null, "").unwrap();
         assert_eq!(read.status, status, "{allow}");
     }
-    let mut nobody = Client::of(server.address);
+    let mut nobody = Client::new(server.address);
     let read = nobody.ask("GET", "/v1/checkpoint?name=n", &Value::Null, "").unwrap();
     assert_eq!(read.status, 401);
 
     // The least that is enough: for one name, and for a prefix a pattern that covers all of it.
     let one = add("one", &["--allow", "observe:n", "--allow", "claim:n"]);
-    let mut client = Client::of(server.address).bearing(&one);
+    let mut client = Client::new(server.address).bearing(&one);
     for (path, status) in [
         ("/v1/leases?name=n", 200),
         ("/v1/leases?name=nn", 403),
@@ -718,8 +723,8 @@ fn a_key_for_some_names_cannot_raise_the_tokens_of_others() {
     let desk = Desk::new();
     let server = Server::start(&desk.file, &[]);
     let mut owner = server.client();
-    let (_, key, _) = told(&desk.run(&["access", "add", "ci", "--allow", "claim:a/*"]));
-    let mut tenant = Client::of(server.address).bearing(key.trim());
+    let (_, key, _) = outcome(&desk.run(&["access", "add", "ci", "--allow", "claim:a/*"]));
+    let mut tenant = Client::new(server.address).bearing(key.trim());
     let ask = |name: &str, min_token: i64| json!({"name": name, "owner": "ci", "ttl": 60, "min_token": min_token});
     let epoch = 1_i64 << 32;
     for min_token in [epoch / 2, epoch - 2, epoch - 1, epoch, 2 * epoch - 1] {
@@ -744,19 +749,19 @@ fn a_key_that_is_taken_back_ends_its_waiting_claims_and_its_streams() {
     let mut owner = server.client();
     let held = claim(&mut owner, "n", "a");
     let words = ["access", "add", "ci", "--allow", "claim:*", "--allow", "observe:*"];
-    let (_, key, _) = told(&desk.run(&words));
-    let mut waiter = Client::of(server.address).bearing(key.trim());
+    let (_, key, _) = outcome(&desk.run(&words));
+    let mut waiter = Client::new(server.address).bearing(key.trim());
     let body = json!({"name": "n", "owner": "ci", "ttl": 60, "wait": 60}).to_string();
     waiter.send("POST", "/v1/claim", &body, "").unwrap();
-    eventually("it waits", || (look(&mut owner, "name=n")["waiters"] == 1).then_some(()));
-    let mut stream = Events::of(Client::of(server.address).bearing(key.trim()), "name=n");
+    eventually("it waits", || (read_leases(&mut owner, "name=n")["waiters"] == 1).then_some(()));
+    let mut stream = Events::open(Client::new(server.address).bearing(key.trim()), "name=n");
     stream.until("\"owner\":\"a\"");
-    let mut other = Events::of(server.client(), "name=n");
+    let mut other = Events::open(server.client(), "name=n");
     other.until("\"owner\":\"a\"");
-    assert_eq!(told(&desk.run(&["access", "remove", "ci"])).0, 0);
+    assert_eq!(outcome(&desk.run(&["access", "remove", "ci"])).0, 0);
     stream.end();
     v1(&mut owner, "release", json!({"grant": held["grant"]}));
     assert_eq!(waiter.receive().unwrap().status, 401, "nothing is granted to it any more");
     other.until("\"owner\":null");
-    assert_eq!(look(&mut owner, "name=n")["token"], json!(1));
+    assert_eq!(read_leases(&mut owner, "name=n")["token"], json!(1));
 }

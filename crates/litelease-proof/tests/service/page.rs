@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use litelease_proof::rig::{TestFolder, tell};
+use litelease_proof::rig::{TestFolder, report};
 use litelease_proof::server::{POOL, Server};
 
 #[test]
@@ -12,7 +12,7 @@ fn the_page_shows_a_pool_as_it_lives() {
     let has_driver = root.join("target/browser/node_modules/playwright-core").exists();
     let has_browser = Command::new("chromium").arg("--version").output().is_ok();
     if !has_driver || !has_browser {
-        tell(
+        report(
             "SKIPPED: the page in a browser: scripts/setup-browser has not found chromium and playwright-core",
         );
         return;
@@ -27,7 +27,7 @@ fn the_page_shows_a_pool_as_it_lives() {
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
     for line in told.lines() {
-        tell(&format!("page: {line}"));
+        report(&format!("page: {line}"));
     }
     let log = std::fs::read_to_string(&server.log).unwrap();
     assert!(log.contains("\"call\":\"page\"") && !log.contains(POOL));

@@ -17,7 +17,7 @@ fn v1(client: &mut Client, call: &str, body: Value) -> Response {
     client.ask("POST", &format!("/v1/{call}"), &body, "").unwrap()
 }
 
-fn look(client: &mut Client, path: &str) -> Value {
+fn get(client: &mut Client, path: &str) -> Value {
     client.ask("GET", &format!("/v1/{path}"), &Value::Null, "").unwrap().json()
 }
 
@@ -32,7 +32,7 @@ fn a_value_is_seen_while_its_grant_lives() {
     let (place, server) = served();
     let mut client = server.client();
     let grant = claim(&mut client, "leader", "a");
-    assert!(look(&mut client, "leases?name=leader").get("value").is_none());
+    assert!(get(&mut client, "leases?name=leader").get("value").is_none());
     let mut watcher = server.client();
     watcher.send("GET", "/v1/events?prefix=lead", "", "").unwrap();
     let mut stream = watcher.into_stream().unwrap();
@@ -50,50 +50,50 @@ fn a_value_is_seen_while_its_grant_lives() {
     for value in [json!("10.0.0.7:5000"), json!({"base64": "AP8="}), json!(7)] {
         let attached = v1(&mut client, "attach", json!({"grant": grant, "value": value}));
         assert_eq!(attached.json(), json!({"attached": true, "name": "leader", "token": 1}));
-        assert_eq!(look(&mut client, "leases?name=leader")["value"], value);
-        assert_eq!(look(&mut client, "leases?prefix=l")["leases"][0]["value"], value);
+        assert_eq!(get(&mut client, "leases?name=leader")["value"], value);
+        assert_eq!(get(&mut client, "leases?prefix=l")["leases"][0]["value"], value);
         until(&format!("\"value\":{value}"));
     }
     // A long value is shown where one name is asked for.
     let long = json!("x".repeat(5000));
     assert_eq!(v1(&mut client, "attach", json!({"grant": grant, "value": long})).status, 200);
-    assert_eq!(look(&mut client, "leases?name=leader")["value"], long);
-    let listed = look(&mut client, "leases")["leases"][0].clone();
+    assert_eq!(get(&mut client, "leases?name=leader")["value"], long);
+    let listed = get(&mut client, "leases")["leases"][0].clone();
     assert_eq!((listed.get("value"), &listed["value_left_out"]), (None, &json!(true)));
     // It is the value of the file.
     let beside = place.open(Duration::from_secs(5));
     assert!(beside.value("leader").unwrap().is_some());
     v1(&mut client, "attach", json!({"grant": grant, "value": null}));
-    assert!(look(&mut client, "leases?name=leader").get("value").is_none());
+    assert!(get(&mut client, "leases?name=leader").get("value").is_none());
     v1(&mut client, "attach", json!({"grant": grant, "value": "last"}));
     v1(&mut client, "release", json!({"grant": grant}));
-    assert!(look(&mut client, "leases?name=leader").get("value").is_none());
+    assert!(get(&mut client, "leases?name=leader").get("value").is_none());
     let late = v1(&mut client, "attach", json!({"grant": grant, "value": "late"}));
     assert_eq!((late.status, &late.json()["reason"]), (409, &json!("released")));
     claim(&mut client, "leader", "b");
     let late = v1(&mut client, "attach", json!({"grant": grant, "value": "late"}));
     assert_eq!((late.status, &late.json()["reason"]), (409, &json!("superseded")));
     assert_eq!(late.json()["current"]["owner"], json!("b"));
-    assert!(look(&mut client, "leases?name=leader").get("value").is_none());
+    assert!(get(&mut client, "leases?name=leader").get("value").is_none());
 }
 
 #[test]
 fn a_checkpoint_outlives_its_grant_and_a_late_one_is_refused() {
     let (_place, server) = served();
     let mut client = server.client();
-    let none = look(&mut client, "checkpoint?name=import");
+    let none = get(&mut client, "checkpoint?name=import");
     assert_eq!((&none["token"], &none["value"]), (&Value::Null, &Value::Null));
     let first = claim(&mut client, "import", "a");
     let stored = v1(&mut client, "checkpoint", json!({"grant": first, "value": 4711}));
     assert_eq!(stored.json(), json!({"stored": true, "name": "import", "token": 1}));
     v1(&mut client, "release", json!({"grant": first}));
     let second = claim(&mut client, "import", "b");
-    let found = look(&mut client, "checkpoint?name=import");
+    let found = get(&mut client, "checkpoint?name=import");
     assert_eq!((&found["token"], &found["value"]), (&json!(1), &json!(4711)));
     let late = v1(&mut client, "checkpoint", json!({"grant": first, "value": 1}));
     assert_eq!((late.status, &late.json()["reason"]), (409, &json!("superseded")));
     assert_eq!(v1(&mut client, "checkpoint", json!({"grant": second, "value": "z"})).status, 200);
-    let found = look(&mut client, "checkpoint?name=import");
+    let found = get(&mut client, "checkpoint?name=import");
     assert_eq!((&found["token"], &found["value"]), (&json!(2), &json!("z")));
 }
 
@@ -146,14 +146,14 @@ fn a_lease_is_handed_to_the_client_that_has_requested_it_and_waits() {
     let second = v1(&mut client, "request", json!({"name": "n", "requester": "c", "within": 1}));
     assert_eq!((second.status, &second.json()["reason"]), (409, &json!("requested_by")));
     assert_eq!(second.json()["requested"]["requester"], json!("b"));
-    assert_eq!(look(&mut client, "leases?name=n")["requested"]["requester"], json!("b"));
+    assert_eq!(get(&mut client, "leases?name=n")["requested"]["requester"], json!("b"));
     // The requester waits, and a stranger longer than it.
     let wait = |owner: &str, count: u64| {
         let (mut waiter, mut other) = (server.client(), server.client());
         let body = json!({"name": "n", "owner": owner, "ttl": 60, "wait": 60}).to_string();
         waiter.send("POST", "/v1/claim", &body, "").unwrap();
         eventually("it waits", || {
-            (look(&mut other, "leases?name=n")["waiters"] == count).then_some(())
+            (get(&mut other, "leases?name=n")["waiters"] == count).then_some(())
         });
         waiter
     };

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
-use litelease_proof::command::{Desk, Run, alike, ended, kill, limits_end_commands, told};
+use litelease_proof::command::{Desk, Run, alike, ended, kill, limits_end_commands, outcome};
 use litelease_proof::rig::eventually;
 use litelease_proof::server::{POOL, Server};
 
@@ -40,7 +40,7 @@ impl Scene {
     }
 
     pub(super) fn ask(&self, words: &[&str]) -> (i32, String, String) {
-        told(&ended(&mut self.command(self.server.address, words)))
+        outcome(&ended(&mut self.command(self.server.address, words)))
     }
 
     fn start(&self, address: SocketAddr, words: &[&str], script: &str) -> Run {
@@ -220,7 +220,7 @@ fn compare(scene: &Scene, file: &Desk, lines: &[&str]) {
     for line in lines {
         let said = |mut command: Command, place: &str| {
             command.args(["-c", &format!("litelease {line}")]);
-            let (code, out, errors) = told(&ended(&mut command));
+            let (code, out, errors) = outcome(&ended(&mut command));
             (code, alike(&out, place), alike(&errors, place))
         };
         let shell = |scene: Option<&Scene>| {
@@ -267,7 +267,7 @@ fn a_secret_of_a_grant_is_kept_for_its_user_alone_and_may_be_carried_elsewhere()
     let (code, _, errors) = scene.ask(&["renew", "x", "--token", "1"]);
     assert!(code == 64 && errors.contains("LITELEASE_GRANT"), "{errors}");
     let mut release = scene.command(scene.server.address, &["release", "x"]);
-    let released = told(&ended(release.env("LITELEASE_GRANT", &secret)));
+    let released = outcome(&ended(release.env("LITELEASE_GRANT", &secret)));
     assert_eq!(released, (0, "x: released, token 1\n".into(), String::new()));
     assert!(!fs::read_to_string(&scene.server.log).unwrap().contains(&secret));
 }
@@ -277,7 +277,7 @@ fn a_file_or_a_server_and_a_flag_counts_more_than_a_variable() {
     let scene = Scene::new();
     let url = format!("http://{}", scene.server.address);
     let file = scene.desk.file.display().to_string();
-    let both = told(&scene.desk.run(&["status", "--db", &file, "--server", &url]));
+    let both = outcome(&scene.desk.run(&["status", "--db", &file, "--server", &url]));
     assert!(both.0 == 64 && both.2.contains("both a file and a server"), "{both:?}");
     let here = scene.ask(&["status", "--db", &file]);
     assert_eq!(here, (0, format!("no name is leased in {file}\n"), String::new()));
@@ -285,15 +285,16 @@ fn a_file_or_a_server_and_a_flag_counts_more_than_a_variable() {
     let mut there = scene.desk.command(&["status", "--server", &url]);
     let key = format!("served.state/litelease/access/{}", scene.server.address);
     there.env("LITELEASE_ACCESS_FILE", scene.desk.folder.path().join(key));
-    assert_eq!(told(&ended(&mut there)).1, format!("no name is leased in {url}\n"));
+    assert_eq!(outcome(&ended(&mut there)).1, format!("no name is leased in {url}\n"));
     let mut unsure = scene.desk.command(&["status"]);
-    let unsure = told(&ended(unsure.env("LITELEASE_SERVER", &url)));
+    let unsure = outcome(&ended(unsure.env("LITELEASE_SERVER", &url)));
     assert!(unsure.0 == 64, "{unsure:?}");
     for words in [&["purge", "--older-than", "1d"][..], &["doctor"]] {
         let (code, _, errors) = scene.ask(words);
         assert!(code == 64 && errors.contains("works on a file only"), "{words:?}: {errors}");
     }
-    let no_key = told(&ended(scene.desk.command(&["who", "x", "--server", &url]).env_remove("X")));
+    let no_key =
+        outcome(&ended(scene.desk.command(&["who", "x", "--server", &url]).env_remove("X")));
     assert!(no_key.0 == 69 && no_key.2.contains("LITELEASE_ACCESS_FILE"), "{no_key:?}");
 }
 
@@ -362,7 +363,7 @@ fn commands_never_overlap_behind_a_network_that_fails() {
     assert_eq!(scene.ask(&["run", "x", "--", "true"]).0, 0);
     let guarded =
         scene.desk.run(&["guard", "add", "--db", &served, "marks", "x", "--column", "lease_token"]);
-    assert_eq!(told(&guarded).0, 0);
+    assert_eq!(outcome(&guarded).0, 0);
     let script = format!(
         "flock -n -E 99 lock sh -c \"sleep 0.1; sqlite3 -cmd '.timeout 2000' {served} \
          'INSERT INTO marks (token, lease_token) VALUES ($LITELEASE_TOKEN, $LITELEASE_TOKEN)'; sleep 0.1\""
@@ -464,7 +465,7 @@ fn slots_are_watched_with_their_positions() {
             true => scene.command(scene.server.address, words),
             false => scene.desk.command(words),
         };
-        let ask = |words: &[&str]| told(&ended(&mut command(words)));
+        let ask = |words: &[&str]| outcome(&ended(&mut command(words)));
         // A file that is not there yet is not watched.
         assert_eq!(ask(&["run", "--slots", "2", "other", "--", "true"]).0, 0);
         let name = format!("watched.{is_server}");
@@ -498,16 +499,16 @@ fn the_doctor_names_slots_whose_holders_are_dead() {
     let desk = Desk::new();
     let run = desk.start(&["--slots", "1", "--ttl", "10m", "one"], "echo > began; exec sleep 60");
     desk.read("began");
-    let (_, said, _) = told(&desk.run(&["doctor"]));
+    let (_, said, _) = outcome(&desk.run(&["doctor"]));
     assert!(said.contains("1 held by name") && !said.contains("is gone"), "{said}");
-    let (_, slots, _) = told(&desk.run(&["status", "--slots", "one", "--json"]));
+    let (_, slots, _) = outcome(&desk.run(&["status", "--slots", "one", "--json"]));
     let group = slots.split(" group ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     run.signal(SIGKILL);
     let group: i32 = group.parse().unwrap();
     kill(-group, SIGKILL);
     run.end();
     eventually("the doctor reports it", || {
-        let (_, said, _) = told(&desk.run(&["doctor"]));
+        let (_, said, _) = outcome(&desk.run(&["doctor"]));
         said.contains("one slot 0: ") && said.contains("is gone, the next run or hold takes it")
     });
 }
@@ -530,7 +531,7 @@ fn a_runner_that_is_told_to_end_returns_its_slot_at_once() {
         let next = ["run", "-n", "--slots", "1", "one", "--", "true"];
         let (code, _, errors) = match is_server {
             true => scene.ask(&next),
-            false => told(&scene.desk.run(&next)),
+            false => outcome(&scene.desk.run(&next)),
         };
         assert_eq!((code, errors.as_str()), (0, ""), "its slot is free");
     }
@@ -551,7 +552,7 @@ fn borrow_takes_the_url_of_a_pool_from_a_file_or_a_variable_and_shows_it_to_nobo
     let script = "echo slot $LITELEASE_SLOT; tr '\\0' ' ' < /proc/$PPID/cmdline; \
                   litelease borrow -n --pool-file pool.url -- true; echo then $?";
     let mut outer = begin(&["borrow", "--", "sh", "-c", script]);
-    let (code, said, errors) = told(&ended(outer.env("LITELEASE_POOL", &url)));
+    let (code, said, errors) = outcome(&ended(outer.env("LITELEASE_POOL", &url)));
     assert_eq!(code, 0, "{errors}");
     assert!(said.starts_with("slot 0\n") && said.ends_with("then 1\n"), "{said}");
     assert!(!said.contains(POOL) && !errors.contains(POOL), "{said}{errors}");
@@ -562,11 +563,11 @@ fn borrow_takes_the_url_of_a_pool_from_a_file_or_a_variable_and_shows_it_to_nobo
         (&["borrow", "--", "true"], "the pool is missing"),
         (&["borrow", "--pool-file", "nowhere", "--", "true"], "cannot read the URL"),
     ] {
-        let (code, _, errors) = told(&ended(&mut begin(words)));
+        let (code, _, errors) = outcome(&ended(&mut begin(words)));
         assert!(code == 64 && errors.contains(why) && !errors.contains(POOL), "{errors}");
     }
     let mut wrong = begin(&["borrow", "--", "true"]);
-    let wrong = told(&ended(wrong.env("LITELEASE_POOL", "http://127.0.0.1:1/secret-thing")));
+    let wrong = outcome(&ended(wrong.env("LITELEASE_POOL", "http://127.0.0.1:1/secret-thing")));
     assert!(wrong.0 == 64 && !wrong.2.contains("secret-thing"), "{wrong:?}");
 }
 
@@ -575,7 +576,7 @@ fn a_named_pool_opens_to_a_key_that_may_claim_the_name_and_to_no_other() {
     let scene = Scene::new();
     let served = scene.desk.folder.path().join("served.sqlite3").display().to_string();
     let add = ["access", "add", "ci", "--db", &served, "--allow", "claim:few/*"];
-    let key = told(&scene.desk.run(&add)).1;
+    let key = outcome(&scene.desk.run(&add)).1;
     let body = |name: &str| serde_json::json!({ "name": name, "count": 1, "ttl": 30 });
     let mut client = scene.server.client().bearing(key.trim());
     let mut ask = |name: &str| client.ask("POST", "/v1/slot/borrow", &body(name), "").unwrap();
@@ -583,7 +584,7 @@ fn a_named_pool_opens_to_a_key_that_may_claim_the_name_and_to_no_other() {
     assert_eq!(ask("few/a").status, 409);
     let refused = ask("other");
     assert!(refused.status == 403 && refused.error().contains("claim"), "{refused:?}");
-    let mut nobody = litelease_proof::server::Client::of(scene.server.address);
+    let mut nobody = litelease_proof::server::Client::new(scene.server.address);
     let refused = nobody.ask("POST", "/v1/slot/borrow", &body("few/a"), "").unwrap();
     assert_eq!(refused.status, 401);
     // Its id is no UUID, so nobody reaches it without a key.
@@ -591,6 +592,6 @@ fn a_named_pool_opens_to_a_key_that_may_claim_the_name_and_to_no_other() {
     assert!(matches!(beside.status, 400 | 404), "{beside:?}");
     eventually("a file sees the same pool", || {
         let words = ["run", "-n", "--db", &served, "--slots", "1", "few/a", "--", "true"];
-        (told(&scene.desk.run(&words)).0 == 1).then_some(())
+        (outcome(&scene.desk.run(&words)).0 == 1).then_some(())
     });
 }

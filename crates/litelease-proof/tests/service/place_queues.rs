@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use litelease::{ItemInfo, ItemState, Litelease};
-use litelease_proof::command::{Run, ended, is_gone, is_running, kill, stays, told};
+use litelease_proof::command::{Run, ended, is_gone, is_running, kill, outcome, stays};
 use litelease_proof::rig::eventually;
 use litelease_proof::server::Server;
 
@@ -174,11 +174,11 @@ fn a_key_without_the_scope_is_told_which_one() {
     let served = scene.desk.folder.path().join("served.sqlite3").display().to_string();
     let keyed = |name: &str, allow: &str, words: &[&str]| {
         let add = ["access", "add", name, "--db", &served, "--allow", allow];
-        let (_, key, _) = told(&scene.desk.run(&add));
+        let (_, key, _) = outcome(&scene.desk.run(&add));
         let file = scene.desk.folder.path().join(format!("{name}.key"));
         fs::write(&file, key).unwrap();
         let mut command = scene.command(scene.server.address, words);
-        let (code, _, errors) = told(&ended(command.env("LITELEASE_ACCESS_FILE", &file)));
+        let (code, _, errors) = outcome(&ended(command.env("LITELEASE_ACCESS_FILE", &file)));
         (code, errors)
     };
     for (name, allow, words, scope) in [

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use litelease::Litelease;
 use litelease_proof::command::ended;
-use litelease_proof::rig::{Dice, LONG, TestFolder, eventually, litelease, tell};
+use litelease_proof::rig::{Dice, LONG, TestFolder, eventually, litelease, report};
 use litelease_proof::server::{Client, POOL, Server};
 use serde_json::{Value, json};
 
@@ -126,7 +126,7 @@ fn a_client_that_hangs_up_with_its_answer_under_way_gives_the_slot_back() {
         hasty.hang_up();
         lost += i64::from(client.in_use() > 0);
     }
-    tell(&format!("200 clients hung up at once; {lost} times the slot was in use then"));
+    report(&format!("200 clients hung up at once; {lost} times the slot was in use then"));
     eventually("all are over", || client.in_use() == 0 && waiters(&server) == 0);
 }
 
@@ -186,7 +186,7 @@ fn waits_that_end_when_slots_come_free_are_told_one_thing_and_no_slot_is_lost() 
         eventually("who was told no has nothing", || client.in_use() == told);
         leases.iter().for_each(|lent| give_back(&mut client, lent));
     }
-    tell(&format!("waits that ended when slots came free: {granted} got one, {refused} did not"));
+    report(&format!("waits that ended when slots came free: {granted} got one, {refused} did not"));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_shutdown_answers_who_waits_and_a_restart_loses_nothing() {
     watcher.send("GET", &format!("/l/{POOL}/events"), "", "").unwrap();
     let started = Instant::now();
     assert!(server.stop(), "it ends in good order");
-    tell(&format!("a shutdown with a waiter and a watcher took {:?}", started.elapsed()));
+    report(&format!("a shutdown with a waiter and a watcher took {:?}", started.elapsed()));
     let answer = waiter.receive().unwrap();
     assert_eq!(
         (answer.status, answer.error()),
@@ -412,7 +412,7 @@ fn a_fifth_of_the_clients_hang_up_and_no_slot_is_lost_or_lent_twice() {
     let (_place, server, _) = served(4);
     let started = Instant::now();
     let grants = crowd(&server, borrows, 16, 4);
-    tell(&format!("{borrows} borrows, {grants} kept, in {:?}", started.elapsed()));
+    report(&format!("{borrows} borrows, {grants} kept, in {:?}", started.elapsed()));
     // On a fresh connection: the server closes one that was idle for long.
     let mut client = server.client();
     eventually("all slots are back", || client.in_use() == 0 && waiters(&server) == 0);
@@ -432,13 +432,13 @@ fn after_a_kill_the_books_balance() {
         let (address, is_over, answers) = (&server, &is_over, &answers);
         // What each client has been told, in the order it was: a lease, and whether it was told to
         // be returned.
-        type Told = Vec<(Value, Option<bool>)>;
-        let told: Vec<Told> = thread::scope(|scope| {
+        type Leases = Vec<(Value, Option<bool>)>;
+        let told: Vec<Leases> = thread::scope(|scope| {
             let clients: Vec<_> = (0..8)
                 .map(|number| {
                     scope.spawn(move || {
                         let mut client = address.client();
-                        let mut told: Told = Vec::new();
+                        let mut told: Leases = Vec::new();
                         while !is_over.load(Ordering::SeqCst) {
                             let body = json!({"ttl": 600, "wait": 1});
                             let Ok(lent) = client.try_call("POST", "/borrow", &body, "") else {
@@ -514,7 +514,10 @@ fn after_a_kill_the_books_balance() {
             assert!(db.pools().return_slot(POOL, &lease).unwrap());
         }
     }
-    tell(&format!("{rounds} kills, {} grants answered, {kept} held over a kill", all_tokens.len()));
+    report(&format!(
+        "{rounds} kills, {} grants answered, {kept} held over a kill",
+        all_tokens.len()
+    ));
 }
 
 /// A client with an idempotency key waited, and what it waited for came free just as its wait

@@ -9,8 +9,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use litelease_proof::command::{Desk, ended, kill, told};
-use litelease_proof::rig::{eventually, tell};
+use litelease_proof::command::{Desk, ended, kill, outcome};
+use litelease_proof::rig::{eventually, report};
 use litelease_proof::server::{Client, POOL};
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn start(desk: &Desk, words: &[&str], variables: &[(&str, &str)]) -> (Child, Str
 
 fn client(line: &str) -> Client {
     let address = line.strip_prefix("listening at http://").unwrap_or_else(|| panic!("{line:?}"));
-    Client::of(address.parse().unwrap())
+    Client::new(address.parse().unwrap())
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn variables_are_heard_flags_come_first_and_a_signal_ends_it_well() {
 /// How it refuses to start: the exit code, and what it says.
 fn refusal(desk: &Desk, words: &[&str]) -> (i32, String) {
     let mut command = desk.command(&["serve"]);
-    let (code, said, errors) = told(&ended(command.args(words)));
+    let (code, said, errors) = outcome(&ended(command.args(words)));
     assert_eq!(said, "", "it has not started");
     assert_eq!(errors.lines().count(), 1, "one line: {errors}");
     (code, errors)
@@ -144,9 +144,9 @@ fn a_port_that_needs_a_privilege_is_refused_with_the_way_out() {
     let line = "exec setpriv --reuid 65534 --clear-groups litelease serve --listen 127.0.0.1:81";
     let mut shell = Command::new("sh");
     desk.environment(&mut shell);
-    let (_, _, said) = told(&ended(shell.args(["-c", line])));
+    let (_, _, said) = outcome(&ended(shell.args(["-c", line])));
     if !said.starts_with("litelease: cannot listen") {
-        return tell("SKIPPED: a privileged port, because nobody else can be become here");
+        return report("SKIPPED: a privileged port, because nobody else can be become here");
     }
     assert!(said.contains("127.0.0.1:81") && said.contains("CAP_NET_BIND_SERVICE"), "{said}");
 }
@@ -167,7 +167,7 @@ fn a_second_start_at_a_taken_address_fences_nothing() {
 
 /// The flags of `litelease serve`, and the variables.
 fn known(desk: &Desk) -> (BTreeSet<String>, BTreeSet<String>) {
-    let (_, help, _) = told(&desk.run(&["serve", "--help"]));
+    let (_, help, _) = outcome(&desk.run(&["serve", "--help"]));
     let options = help.split("Options:").nth(1).unwrap().split("Examples:").next().unwrap();
     // How a client finds a server, and a command an engine, is no setting of the server.
     let of_clients = [
@@ -225,7 +225,7 @@ fn every_flag_has_its_variable_and_packages_and_documents_name_what_there_is() {
     }
     assert!(words(settings, "--").iter().all(|word| flags.contains(word) || word == "--help"));
     for words in [&["generate", "man", "serve"][..], &["generate", "completions", "bash"]] {
-        let (code, said, _) = told(&desk.run(words));
+        let (code, said, _) = outcome(&desk.run(words));
         assert!(code == 0 && said.replace('\\', "").contains("--max-patience"), "{words:?}");
     }
 }
@@ -235,9 +235,9 @@ fn the_unit_is_one_that_systemd_understands() {
     let mut analyze = Command::new("systemd-analyze");
     analyze.args(["verify", "--man=no"]).arg(root().join("packaging/litelease.service"));
     let Ok(output) = analyze.output() else {
-        return tell("SKIPPED: the systemd unit, because systemd-analyze is missing");
+        return report("SKIPPED: the systemd unit, because systemd-analyze is missing");
     };
-    let (_, _, said) = told(&output);
+    let (_, _, said) = outcome(&output);
     // The program need not be installed here.
     let complaints: Vec<&str> = said
         .lines()

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::time::Duration;
 
-use litelease_proof::rig::{TestFolder, eventually, tell};
+use litelease_proof::rig::{TestFolder, eventually, report};
 use litelease_proof::server::{Client, NO_LEASE, POOL, Response, Server};
 use litelease_proof::trouble::{Injected, SmallDisk};
 use serde_json::{Value, json};
@@ -78,7 +78,9 @@ impl Books {
 #[test]
 fn a_full_disk_grants_nothing_and_works_again_when_there_is_room() {
     let Some(disk) = SmallDisk::new("1m") else {
-        return tell("SKIPPED: a full disk under the server, because nothing may be mounted here");
+        return report(
+            "SKIPPED: a full disk under the server, because nothing may be mounted here",
+        );
     };
     let server = Server::start(
         &disk.path().join("pools.sqlite3"),
@@ -114,7 +116,7 @@ fn readiness(client: &mut Client) -> (u16, String) {
 #[test]
 fn a_server_on_a_full_disk_is_not_ready_and_is_again_when_there_is_room() {
     let Some(disk) = SmallDisk::new("1m") else {
-        return tell("SKIPPED: readiness on a full disk, because nothing may be mounted here");
+        return report("SKIPPED: readiness on a full disk, because nothing may be mounted here");
     };
     let server = Server::start(&disk.path().join("pools.sqlite3"), &["--max-patience", "600"]);
     let mut books = Books::open(&server);
@@ -153,7 +155,9 @@ fn a_server_on_a_disk_that_fails_or_without_its_file_is_not_ready() {
     client.register(1);
     for calls in ["pwrite64:error=EIO", "fsync,fdatasync:error=EIO"] {
         let Some(injected) = Injected::into(server.pid(), calls) else {
-            return tell("SKIPPED: readiness on a failing disk, because strace may not trace here");
+            return report(
+                "SKIPPED: readiness on a failing disk, because strace may not trace here",
+            );
         };
         eventually("it is not ready", || {
             let (status, body) = readiness(&mut client);
@@ -213,7 +217,7 @@ fn a_disk_that_fails_grants_nothing_and_the_books_balance_when_it_works_again() 
         let server = start(&place);
         let mut books = Books::open(&server);
         let Some(injected) = Injected::into(server.pid(), calls) else {
-            return tell(
+            return report(
                 "SKIPPED: a failing disk under the server, because strace may not trace here",
             );
         };
@@ -233,7 +237,9 @@ fn a_disk_that_fails_now_and_then_never_lends_a_slot_twice() {
     let server = start(&place);
     server.client().register(3);
     let Some(injected) = Injected::into(server.pid(), "fsync,fdatasync:error=EIO:when=3+4") else {
-        return tell("SKIPPED: a disk that fails now and then, because strace may not trace here");
+        return report(
+            "SKIPPED: a disk that fails now and then, because strace may not trace here",
+        );
     };
     let (mut tokens, mut failures) = (HashSet::new(), 0);
     let mut clients: Vec<Client> = (0..6).map(|_| server.client()).collect();
@@ -266,7 +272,7 @@ fn a_disk_that_fails_now_and_then_never_lends_a_slot_twice() {
         }
     }
     drop(injected);
-    tell(&format!("a failing disk: {} grants, {failures} times 502", tokens.len()));
+    report(&format!("a failing disk: {} grants, {failures} times 502", tokens.len()));
     assert!(failures > 0 && tokens.len() > 5);
     eventually("no slot is lost", || (clients[0].in_use() == 0).then_some(()));
 }
@@ -342,7 +348,7 @@ fn after_a_kill_between_commit_and_answer_nothing_is_lost_or_lent_twice() {
     server.client().register(2);
     let (key, other) = ("Idempotency-Key: k\r\n", "Idempotency-Key: w\r\n");
     if killed_at_its_answer(server, send("/borrow", json!({"ttl": 600}), key)).is_none() {
-        return tell(
+        return report(
             "SKIPPED: a kill between commit and answer, because strace may not trace here",
         );
     }

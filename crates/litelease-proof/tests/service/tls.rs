@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_proof::command::{Desk, ended, told};
+use litelease_proof::command::{Desk, ended, outcome};
 use litelease_proof::rig::{TestFolder, eventually};
 use litelease_proof::server::{Client, POOL, Server};
 use litelease_proof::tls::{Certificate, connect};
@@ -66,7 +66,7 @@ fn beyond_loopback_a_certificate_is_needed_or_a_word_that_it_is_not() {
         (&["--listen", free, "--tls-cert", &cert, "--tls-key", &other], 69, &["cert.pem"]),
     ] {
         let mut command = desk.command(&["serve"]);
-        let (found, said, errors) = told(&ended(command.args(words)));
+        let (found, said, errors) = outcome(&ended(command.args(words)));
         assert_eq!((found, said.as_str()), (code, ""), "{words:?}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
         assert!(says.iter().all(|part| errors.contains(part)), "{words:?}: {errors}");
@@ -91,7 +91,7 @@ fn http_is_spoken_inside_tls_and_nothing_outside() {
     let own = format!("Origin: https://localhost:{}", server.address.port());
     assert_eq!(asks(&["-H", &own]).as_deref(), Ok("200 1.1"));
     // In the clear, and with a certificate that is not trusted, nothing is said.
-    let mut plain = Client::of(server.address);
+    let mut plain = Client::new(server.address);
     assert!(plain.ask("GET", "/healthz", &Value::Null, "").is_err());
     let stranger = Certificate::new(&place.folder.path().join("stranger"), "localhost");
     assert!(curl(&server, &stranger.cert, "/healthz", &[]).is_err());

@@ -14,7 +14,7 @@ use serde_json::json;
 struct Watcher(BufReader<TcpStream>);
 
 impl Watcher {
-    fn of(server: &Server) -> Self {
+    fn new(server: &Server) -> Self {
         let mut client = server.client();
         client.send("GET", &format!("/l/{POOL}/events"), "", "").unwrap();
         Watcher(BufReader::new(client.into_stream().unwrap()))
@@ -50,12 +50,12 @@ fn all_who_watch_a_pool_are_told_the_same_text() {
     let mut client = server.client();
     client.register(500);
     borrow(&mut client, 400);
-    let mut watchers: Vec<Watcher> = (0..30).map(|_| Watcher::of(&server)).collect();
+    let mut watchers: Vec<Watcher> = (0..30).map(|_| Watcher::new(&server)).collect();
     for watcher in &mut watchers {
         watcher.until("\"in_use\":400");
     }
     // Whoever comes later is told at once, and not only when something changes.
-    Watcher::of(&server).until("\"in_use\":400");
+    Watcher::new(&server).until("\"in_use\":400");
     // How much time each lease has left is told to the millisecond: who looks for himself is told
     // something else.
     for in_use in 401..=403 {
@@ -67,19 +67,19 @@ fn all_who_watch_a_pool_are_told_the_same_text() {
     // The first ones leave, new ones come, and all leave: who comes then is told what is so, and
     // what happens next.
     watchers.drain(..20);
-    watchers.push(Watcher::of(&server));
+    watchers.push(Watcher::new(&server));
     borrow(&mut client, 1);
     watchers.iter_mut().for_each(|one| _ = one.until("\"in_use\":404"));
     watchers.clear();
     borrow(&mut client, 1);
-    let mut last = Watcher::of(&server);
+    let mut last = Watcher::new(&server);
     last.until("\"in_use\":405");
     borrow(&mut client, 1);
     last.until("\"in_use\":406");
     assert_eq!(client.call("DELETE", "", &json!(null)).status, 200);
     last.until("event: gone");
     client.register(1);
-    let mut again = Watcher::of(&server);
+    let mut again = Watcher::new(&server);
     again.until("\"count\":1");
     borrow(&mut client, 1);
     again.until("\"in_use\":1");

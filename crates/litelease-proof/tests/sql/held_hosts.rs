@@ -10,7 +10,7 @@ use std::time::Duration;
 use libc::{SIGCONT, SIGKILL, SIGSTOP};
 use litelease::{HoldOptions, Litelease};
 use litelease_proof::command::kill;
-use litelease_proof::rig::{LONG, TestFolder, eventually, extension, tell};
+use litelease_proof::rig::{LONG, TestFolder, eventually, extension, report};
 
 /// A language: it runs each line of its standard input as SQL, and prints the answer or the error.
 /// Some words are not SQL: `open`, `close`, `spin` (computes for 1.5 s), `exit` (without closing)
@@ -376,7 +376,7 @@ fn story(host: &Host) {
     let db = folder.open(LONG);
     Litelease::open_own(folder.folder.path().join("second")).unwrap();
     let Some(mut one) = host.start(&folder) else {
-        return tell(&format!("SKIPPED: holds in SQL from {}, which is not there", host.name));
+        return report(&format!("SKIPPED: holds in SQL from {}, which is not there", host.name));
     };
     let owner = || db.owner("x").unwrap();
     let minute = || HoldOptions::new(Duration::from_secs(60));
@@ -431,7 +431,7 @@ fn story(host: &Host) {
     if host.forks {
         forks(host, &mut one);
     }
-    tell(&format!("holds in SQL from {}: the whole story", host.name));
+    report(&format!("holds in SQL from {}: the whole story", host.name));
 }
 
 /// The parent goes on holding; its children hold nothing of it, and hold in files of their own.
@@ -466,7 +466,7 @@ fn the_story_of_a_hold_from_php() {
 #[test]
 fn the_story_of_a_hold_from_go_and_java() {
     if std::env::var_os("LITELEASE_HOSTS").is_none() {
-        return tell("SKIPPED: holds in SQL from Go and Java: make test-hosts runs them");
+        return report("SKIPPED: holds in SQL from Go and Java: make test-hosts runs them");
     }
     story(&GO);
     story(&JAVA);

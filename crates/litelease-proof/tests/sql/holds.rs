@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use litelease::rusqlite::{Connection, ErrorCode, OpenFlags};
 use litelease::{HoldError, HoldOptions, Litelease};
 use litelease_proof::command::Desk;
-use litelease_proof::rig::{Dice, LONG, TestFolder, eventually, extension, load_extension, tell};
+use litelease_proof::rig::{Dice, LONG, TestFolder, eventually, extension, load_extension, report};
 
 /// A connection with the loaded extension, to a file with leases.
 fn open(folder: &TestFolder) -> Connection {
@@ -206,7 +206,7 @@ fn an_interrupted_wait_leaves_nothing() {
         assert_eq!(free, Ok(Some(1)), "after {free_after} and {stop_after} ms");
     }
     assert!(granted > 0 && interrupted > 0, "{granted} granted, {interrupted} interrupted");
-    tell(&format!("waits in SQL: {granted} granted, {interrupted} interrupted, nothing left"));
+    report(&format!("waits in SQL: {granted} granted, {interrupted} interrupted, nothing left"));
 }
 
 /// The same name held through SQL, Rust and the command: one of them at a time, each sees the
@@ -278,7 +278,7 @@ fn a_writer_in_a_loop_does_not_take_a_hold_away() {
             assert_eq!(held, Ok(Some(1)), "{journal}");
             writer.join().unwrap()
         });
-        tell(&format!("{journal}: a hold of 3 s was kept beside {writes} transactions in a row"));
+        report(&format!("{journal}: a hold of 3 s was kept beside {writes} transactions in a row"));
     }
 }
 
@@ -307,6 +307,6 @@ fn the_locks_of_the_host_stay_while_our_connections_come_and_go() {
         host.execute_batch("COMMIT").unwrap();
         assert_eq!(ask(&host, "count(*) FROM n"), Ok(Some(1)));
         assert_eq!(ask(&holder, "litelease_hold('x', 1000)"), Ok(Some(1)));
-        tell(&format!("{journal}: {holds} tries to hold, and {refused} writers kept out"));
+        report(&format!("{journal}: {holds} tries to hold, and {refused} writers kept out"));
     }
 }

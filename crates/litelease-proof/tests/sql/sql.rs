@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use litelease::rusqlite::{Connection, OpenFlags, ffi, types::Value};
-use litelease_proof::rig::{TestFolder, extension, load_extension, tell};
+use litelease_proof::rig::{TestFolder, extension, load_extension, report};
 
 /// A connection with the functions registered and the lease table there.
 fn memory() -> Connection {
@@ -572,7 +572,7 @@ fn connections_and_threads_do_not_disturb_each_other() {
 #[test]
 fn the_extension_contains_no_sqlite() {
     let Ok(output) = Command::new("nm").args(["-D"]).arg(extension()).output() else {
-        tell("SKIPPED: the symbols of the extension, because nm is missing");
+        report("SKIPPED: the symbols of the extension, because nm is missing");
         return;
     };
     let symbols = String::from_utf8(output.stdout).unwrap();

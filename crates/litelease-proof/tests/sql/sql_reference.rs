@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use litelease::rusqlite::{Connection, types::Value};
-use litelease_proof::rig::{extension, tell};
+use litelease_proof::rig::{extension, report};
 
 /// A statement of the document, with its line and the answer under it.
 struct Shown {
@@ -186,7 +186,7 @@ fn the_programs_in_javascript_run_as_written() {
     for ((module, probe), (program, wanted)) in MODULES.into_iter().zip(programs) {
         assert!(program.contains(module) && !wanted.is_empty());
         if !succeeds(node().args(["-e", probe])) {
-            tell(&format!(
+            report(&format!(
                 "SKIPPED: the program of docs/sql.md for {module}, which Node does not have"
             ));
             continue;
@@ -227,7 +227,7 @@ fn the_program_in_php_runs_as_written() {
     assert_eq!(programs.len(), 1);
     let folder = project();
     let Some(php) = php(folder.path().join("target/release")) else {
-        return tell(
+        return report(
             "SKIPPED: the program of docs/sql.md in PHP, because php or its sqlite3 is missing",
         );
     };

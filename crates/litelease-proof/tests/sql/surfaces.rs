@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use litelease::Litelease;
-use litelease_proof::rig::{extension, tell};
+use litelease_proof::rig::{extension, report};
 
 const TTL_MS: i64 = 3_600_000;
 
@@ -283,7 +283,7 @@ fn surfaces() -> Vec<Box<dyn Surface>> {
             Ok(output) if output.status.success() => {
                 surfaces.push(Box::new(Program { name, command, extension: extension.clone() }));
             }
-            _ => tell(&format!(
+            _ => report(&format!(
                 "SKIPPED: {name} cannot load the extension context, or is not installed"
             )),
         }
@@ -299,7 +299,7 @@ fn surfaces() -> Vec<Box<dyn Surface>> {
             Ok(output) if output.status.success() => {
                 surfaces.push(Box::new(Package { name, python }))
             }
-            _ => tell(&format!("SKIPPED: {name} is not installed")),
+            _ => report(&format!("SKIPPED: {name} is not installed")),
         }
     }
     surfaces
@@ -363,7 +363,7 @@ fn a_lease_of_any_surface_is_respected_by_every_other() {
         }
     }
     let names: Vec<&str> = surfaces.iter().map(|surface| surface.name()).collect();
-    tell(&format!("one file, every surface: {} told the story to each other", names.join(", ")));
+    report(&format!("one file, every surface: {} told the story to each other", names.join(", ")));
     assert_eq!(token, 2 * (surfaces.len() * surfaces.len()) as i64);
 }
 
@@ -374,7 +374,7 @@ fn the_example_for_node_works_after_a_restore() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let modules = root.join("target/node/node_modules");
     if !modules.join("better-sqlite3/build").exists() {
-        return tell(
+        return report(
             "SKIPPED: the example for Node: scripts/setup-node has not made better-sqlite3",
         );
     }

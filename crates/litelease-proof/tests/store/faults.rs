@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, OpenFlags, ffi};
 use litelease::{Error, Litelease, LiteleaseRef, Reason, RenewResult};
-use litelease_proof::rig::{LONG, TestFolder, acquired, memory, sqlite_code, tell};
+use litelease_proof::rig::{LONG, TestFolder, acquired, memory, report, sqlite_code};
 use litelease_proof::trouble::SmallDisk;
 
 #[test]
@@ -240,7 +240,7 @@ fn a_file_that_is_full_means_no_grant_and_works_again_when_there_is_room() {
 fn a_full_disk_means_no_grant_and_works_again_when_there_is_room() {
     for journal in ["WAL", "DELETE"] {
         let Some(disk) = SmallDisk::new("256k") else {
-            tell("SKIPPED: a full disk, because mounting a tmpfs is not allowed here");
+            report("SKIPPED: a full disk, because mounting a tmpfs is not allowed here");
             return;
         };
         let db = Litelease::open(disk.path().join("app.sqlite3")).unwrap();
@@ -284,7 +284,7 @@ fn a_full_disk_means_no_grant_and_works_again_when_there_is_room() {
 fn an_error_from_commit_is_an_unknown_outcome_and_never_a_grant() {
     // With a WAL, the frames of a transaction are written by its COMMIT: let that meet a full disk.
     let Some(disk) = SmallDisk::new("128k") else {
-        tell("SKIPPED: a failing COMMIT, because mounting a tmpfs is not allowed here");
+        report("SKIPPED: a failing COMMIT, because mounting a tmpfs is not allowed here");
         return;
     };
     let mut db = Litelease::open(disk.path().join("app.sqlite3")).unwrap();

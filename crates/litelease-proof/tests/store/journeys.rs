@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::{ClaimResult, Error, Litelease, Reason, ReleaseResult, RenewResult};
-use litelease_proof::rig::{LONG, acquired, tell, worker};
+use litelease_proof::rig::{LONG, acquired, report, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -186,7 +186,10 @@ fn the_journeys_hold_under_stress() {
             if thread == 0 && last_word.elapsed() > Duration::from_secs(10) {
                 last_word = Instant::now();
                 let left = end.saturating_duration_since(last_word).as_secs();
-                tell(&format!("stress: {} journeys, {left} s left", told.load(Ordering::Relaxed)));
+                report(&format!(
+                    "stress: {} journeys, {left} s left",
+                    told.load(Ordering::Relaxed)
+                ));
             }
             if Instant::now() >= end {
                 return;
@@ -201,7 +204,7 @@ fn the_journeys_hold_under_stress() {
             });
         }
     });
-    tell(&format!("stress: {} journeys told, all ended well", told.load(Ordering::Relaxed)));
+    report(&format!("stress: {} journeys told, all ended well", told.load(Ordering::Relaxed)));
     let check: String =
         open(&file).conn().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(check, "ok");

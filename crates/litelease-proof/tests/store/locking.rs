@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use litelease::rusqlite::{Connection, ffi};
 use litelease::{ClaimResult, Litelease, LiteleaseRef, ReleaseResult};
-use litelease_proof::crate_player::{Lent, perform};
+use litelease_proof::crate_player::{LeaseIds, perform};
 use litelease_proof::play;
-use litelease_proof::rig::{LONG, TestFolder, acquired, sqlite_code, tell};
+use litelease_proof::rig::{LONG, TestFolder, acquired, report, sqlite_code};
 use litelease_proof::scenario::Action;
 
 /// The transaction that the caller has open when it calls a verb.
@@ -93,7 +93,7 @@ fn every_boundary_meets_a_writer_as_documented() {
             }
         }
     }
-    tell(&table);
+    report(&table);
 }
 
 fn meet_a_writer(journal: &'static str, timeout: Duration, boundary: Boundary) -> Vec<String> {
@@ -112,7 +112,7 @@ fn meet_a_writer(journal: &'static str, timeout: Duration, boundary: Boundary) -
             Err(error) => play::error(&error.into()).replace("error SQLITE_BUSY", "BUSY at BEGIN"),
             Ok(()) => {
                 let was_autocommit = conn.is_autocommit();
-                let answer = perform(&leases, &mut Lent::new(), 110, &action)
+                let answer = perform(&leases, &mut LeaseIds::new(), 110, &action)
                     .unwrap_or_else(|error| play::error(&error).replace("error SQLITE_", ""));
                 assert_eq!(conn.is_autocommit(), was_autocommit, "{verb} moved the boundary");
                 answer
@@ -311,7 +311,7 @@ fn a_name_that_somebody_else_has_is_busy_without_asking_for_the_write_lock() {
 }
 
 /// A connection to a file, and how often it has committed.
-fn counted(place: &TestFolder) -> (Litelease, Arc<AtomicUsize>) {
+fn counting_commits(place: &TestFolder) -> (Litelease, Arc<AtomicUsize>) {
     let mut conn = Connection::open(&place.file).unwrap();
     let commits = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&commits);
@@ -330,7 +330,7 @@ fn counted(place: &TestFolder) -> (Litelease, Arc<AtomicUsize>) {
 #[test]
 fn a_purge_of_many_stored_answers_commits_after_every_slice() {
     let place = TestFolder::new("WAL");
-    let (mut db, commits) = counted(&place);
+    let (mut db, commits) = counting_commits(&place);
     let litelease_store::Table { name, definition } = litelease_store::ANSWERED;
     let fill = format!(
         "CREATE TABLE {name} {definition};
@@ -359,7 +359,7 @@ fn a_purge_of_many_stored_answers_commits_after_every_slice() {
 #[test]
 fn a_purge_of_many_names_commits_after_every_slice() {
     let place = TestFolder::new("WAL");
-    let (mut db, commits) = counted(&place);
+    let (mut db, commits) = counting_commits(&place);
     let fill = db.transaction().unwrap();
     // The empty name is the first one, and a name may begin with another one and a NUL.
     let names = (0..2_498).map(|at| at.to_string()).chain(["".into(), "7\0".into()]);

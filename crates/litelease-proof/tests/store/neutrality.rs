@@ -7,7 +7,7 @@ use std::time::Duration;
 use litelease::rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use litelease::rusqlite::{Connection, types::Value};
 use litelease::{Leases, Litelease};
-use litelease_proof::rig::{LONG, TestFolder, acquired, tell};
+use litelease_proof::rig::{LONG, TestFolder, acquired, report};
 
 /// Every verb, with every kind of answer: grants, noes, deletions, first rows and later ones.
 fn every_verb(leases: &Leases) {
@@ -86,7 +86,9 @@ fn pragmas_are_the_callers() {
             }
         }
     }
-    tell(&format!("neutrality: {tried} settings of pragmas, the same before and after every verb"));
+    report(&format!(
+        "neutrality: {tried} settings of pragmas, the same before and after every verb"
+    ));
 }
 
 #[test]

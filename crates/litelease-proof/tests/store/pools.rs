@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, StatementStatus};
 use litelease::{BorrowOptions, Error, Litelease};
-use litelease_proof::rig::{Dice, LONG, TestFolder, memory, sqlite_code, tell};
+use litelease_proof::rig::{Dice, LONG, TestFolder, memory, report, sqlite_code};
 use litelease_store::LOWEST_FREE;
 
 /// A pool of which the lower half is lent out, and the upper half was.
@@ -51,7 +51,7 @@ fn the_lowest_free_slot_costs_the_same_in_a_pool_of_any_size() {
         db.conn().execute(lend_all, []).unwrap();
         [freed, steps_to(count)]
     });
-    tell(&format!(
+    report(&format!(
         "lowest free slot, or else the next one: {:?} VM steps at 1,000 slots, {:?} at 100,000",
         steps[0], steps[1]
     ));
@@ -76,7 +76,7 @@ fn a_whole_borrow_costs_the_same_in_a_pool_of_any_size_and_among_any_number_of_p
         counter.load(Ordering::Relaxed) - before
     };
     let (small, large, crowded) = (measure(1_000, 0), measure(100_000, 0), measure(1_000, 1_000));
-    tell(&format!(
+    report(&format!(
         "a borrow: {small} VM steps at 1,000 slots, {large} at 100,000, {crowded} among 1,000 pools"
     ));
     assert_eq!(small, large);
@@ -193,17 +193,17 @@ fn play(a: &Litelease, b: &Litelease, dice: &mut Dice, leases: &mut Vec<[String;
         let pools = db.pools();
         let lease = lease.as_ref().map_or("", |lease| &lease[side]);
         match verb {
-            0 | 1 => told(pools.at(now_ms).register(id, count)),
-            2 => told(pools.at(now_ms).info(id)),
-            3 => told(pools.at(now_ms).slots(id)),
-            4 if number == 0 => told(pools.delete(id)),
-            4..=6 => told(pools.at(now_ms).return_slot(id, lease)),
-            7 => told(pools.at(now_ms).renew(id, lease, ttl)),
+            0 | 1 => answer_text(pools.at(now_ms).register(id, count)),
+            2 => answer_text(pools.at(now_ms).info(id)),
+            3 => answer_text(pools.at(now_ms).slots(id)),
+            4 if number == 0 => answer_text(pools.delete(id)),
+            4..=6 => answer_text(pools.at(now_ms).return_slot(id, lease)),
+            7 => answer_text(pools.at(now_ms).renew(id, lease, ttl)),
             _ => {
                 let options =
                     if verb < 11 { BorrowOptions::new().key(&key) } else { BorrowOptions::new() };
                 let borrowed = pools.at(now_ms).borrow_with(id, ttl, options);
-                told(borrowed.map(|borrowed| {
+                answer_text(borrowed.map(|borrowed| {
                     borrowed.map(|borrowed| {
                         lent.push(borrowed.lease_id);
                         borrowed.slot
@@ -217,7 +217,7 @@ fn play(a: &Litelease, b: &Litelease, dice: &mut Dice, leases: &mut Vec<[String;
 }
 
 /// An answer as a text.
-fn told(answer: litelease::Result<impl Debug>) -> String {
+fn answer_text(answer: litelease::Result<impl Debug>) -> String {
     answer.map_or_else(|error| error.to_string(), |answer| format!("{answer:?}"))
 }
 

@@ -9,7 +9,7 @@ use litelease::{Litelease, LiteleaseRef};
 use litelease_proof::boot::{Boot, pretend};
 use litelease_proof::disk::{Cut, Disk, Event, Image};
 use litelease_proof::power_cut::{Epoch, Journals, Setting, Tally, cut_power, cut_power_of_shared};
-use litelease_proof::rig::{Dice, acquired, tell};
+use litelease_proof::rig::{Dice, acquired, report};
 use litelease_proof::vfs;
 
 const SEED: u64 = 7;
@@ -23,7 +23,7 @@ fn cut_all(settings: &[Setting], epoch: Epoch, images: u64) -> Vec<(Setting, Tal
     });
     let all: Vec<_> = halves.into_iter().flat_map(|half| half.join().expect("no panic")).collect();
     for (setting, tally) in &all {
-        tell(&format!("power cuts, epoch {epoch:?}, {setting}: {tally}"));
+        report(&format!("power cuts, epoch {epoch:?}, {setting}: {tally}"));
     }
     all
 }
@@ -62,7 +62,7 @@ fn no_token_comes_back_where_connections_of_different_strength_share_a_file() {
         })
     });
     for (journals, tally, control) in both.map(|cuts| cuts.join().expect("no panic")) {
-        tell(&format!("power cuts, shared file, {journals:?}: {tally}"));
+        report(&format!("power cuts, shared file, {journals:?}: {tally}"));
         assert_eq!((tally.repeated, tally.damaged), (0, 0), "{:?}", tally.first);
         assert!(tally.images >= 800 && tally.lost > 10, "the cuts took too little: {tally}");
         assert!(control.repeated > 0, "without the epoch: {control}");

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use litelease::{ClaimResult, Error};
-use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, tell, worker};
+use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, report, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -81,7 +81,7 @@ fn processes_killed_at_random_moments_lose_nothing_that_was_told() {
             assert!(newest >= largest, "round {rounds}: told {largest}, stored {newest}");
         }
         let distinct = each_once(told);
-        tell(&format!(
+        report(&format!(
             "{journal}: {} processes killed, {} tokens told, none twice",
             2 * rounds,
             distinct.len()

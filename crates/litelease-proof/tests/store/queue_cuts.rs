@@ -8,7 +8,7 @@ use litelease::Litelease;
 use litelease_proof::boot::{Boot, pretend};
 use litelease_proof::power_cut::{Epoch, Setting, Tally};
 use litelease_proof::queue_cut::cut_power_of_queues;
-use litelease_proof::rig::{LONG, TestFolder, tell};
+use litelease_proof::rig::{LONG, TestFolder, report};
 
 const SEED: u64 = 11;
 
@@ -20,7 +20,7 @@ fn cut_all(settings: &[Setting], epoch: Epoch, images: u64) -> Vec<(Setting, Tal
     });
     let all: Vec<_> = halves.into_iter().flat_map(|half| half.join().expect("no panic")).collect();
     for (setting, tally) in &all {
-        tell(&format!("power cuts of queues, epoch {epoch:?}, {setting}: {tally}"));
+        report(&format!("power cuts of queues, epoch {epoch:?}, {setting}: {tally}"));
     }
     all
 }

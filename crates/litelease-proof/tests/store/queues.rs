@@ -17,7 +17,9 @@ use litelease::{
     LiteleaseRef, SendOptions, StaleReason,
 };
 use litelease_proof::command::kill;
-use litelease_proof::rig::{Dice, LONG, TestFolder, eventually, memory, sqlite_code, tell, worker};
+use litelease_proof::rig::{
+    Dice, LONG, TestFolder, eventually, memory, report, sqlite_code, worker,
+};
 use litelease_proof::trouble::SmallDisk;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
@@ -95,7 +97,7 @@ fn a_receive_costs_the_same_in_a_queue_of_any_length() {
             queue.send("another").unwrap();
             [received, acknowledged, counter.load(Ordering::Relaxed) - before]
         });
-        tell(&format!(
+        report(&format!(
             "receive, ack and send behind {state} items: {:?} VM steps at 1,000, {:?} at {large}",
             steps[0], steps[1]
         ));
@@ -159,7 +161,7 @@ fn a_body_of_100_mb_is_written_once() {
     assert!(item.give_back().unwrap());
     let item = queue.receive(LONG).unwrap().unwrap();
     let written = log();
-    tell(&format!("two deliveries of a body of 100 MB write {written} bytes"));
+    report(&format!("two deliveries of a body of 100 MB write {written} bytes"));
     assert!(written < 200_000, "{written} bytes were written");
     assert_eq!(item.body, Value::Blob(body));
     assert!(item.ack().unwrap().is_acknowledged());
@@ -723,7 +725,7 @@ fn items_of_the_future_are_counted_after_the_clock_went_back() {
 fn a_full_disk_leaves_nothing_half_sent() {
     for journal in ["DELETE", "WAL"] {
         let Some(disk) = SmallDisk::new("512k") else {
-            tell("SKIPPED: a full disk, because mounting a tmpfs is not allowed here");
+            report("SKIPPED: a full disk, because mounting a tmpfs is not allowed here");
             return;
         };
         let db = Litelease::open(disk.path().join("app.sqlite3")).unwrap();
@@ -789,14 +791,14 @@ fn eight_workers_that_are_killed_do_every_effect_exactly_once() {
         thread::sleep(Duration::from_millis(dice.below(40)));
         let victim = &mut workers[dice.below(8) as usize];
         victim.kill().unwrap();
-        readers.push(told(victim));
+        readers.push(output_lines(victim));
         *victim = start();
         kills += 1;
         assert!(began.elapsed() < Duration::from_secs(300), "it takes too long");
     }
     for mut child in workers {
         child.kill().unwrap();
-        readers.push(told(&mut child));
+        readers.push(output_lines(&mut child));
     }
     let told: Vec<String> = readers.concat();
     let count = |word: &str| told.iter().filter(|line| line.starts_with(word)).count();
@@ -804,7 +806,7 @@ fn eight_workers_that_are_killed_do_every_effect_exactly_once() {
     let sum = "SELECT count(*), count(DISTINCT item) FROM effects";
     let (effects, distinct): (i64, i64) =
         db.conn().query_row(sum, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-    tell(&format!(
+    report(&format!(
         "{items} items, {kills} workers killed, {received} deliveries, {finished} told finished: {effects} effects"
     ));
     assert_eq!((effects, distinct), (items, items), "each effect exactly once");
@@ -818,7 +820,7 @@ fn eight_workers_that_are_killed_do_every_effect_exactly_once() {
     assert_eq!(check, "ok");
 }
 
-fn told(child: &mut Child) -> Vec<String> {
+fn output_lines(child: &mut Child) -> Vec<String> {
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     child.wait().unwrap();

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::{Gate, Litelease, SingleWriter, Tracker, WriterOptions};
-use litelease_proof::command::{ended, kill, told};
-use litelease_proof::rig::{eventually, litelease, tell};
+use litelease_proof::command::{ended, kill, outcome};
+use litelease_proof::rig::{eventually, litelease, report};
 use litelease_proof::server::{Client, POOL};
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn may_not_become_others(what: &str) -> bool {
     let is_able = command.args(["--reuid=64001", "--regid=64001", "--clear-groups", "true"]);
     let is_able = is_able.output().is_ok_and(|output| output.status.success());
     if !(is_root() && is_able) {
-        tell(&format!("SKIPPED: {what}, because nobody else can be become here"));
+        report(&format!("SKIPPED: {what}, because nobody else can be become here"));
     }
     !(is_root() && is_able)
 }
@@ -109,7 +109,7 @@ impl Shared {
     }
 
     fn run(&self, user: User, umask: &str, line: &str) -> (i32, String, String) {
-        told(&ended(&mut self.shell(user, umask, line)))
+        outcome(&ended(&mut self.shell(user, umask, line)))
     }
 
     /// One that is not waited for yet.
@@ -151,7 +151,7 @@ struct Started(Option<Child>);
 impl Started {
     #[track_caller]
     fn end(mut self) -> (i32, String, String) {
-        told(&self.0.take().unwrap().wait_with_output().unwrap())
+        outcome(&self.0.take().unwrap().wait_with_output().unwrap())
     }
 }
 
@@ -180,7 +180,7 @@ fn serve(shared: &Shared, user: User, umask: &str) -> Serving {
     let address = said.trim().strip_prefix("listening at http://");
     let log = || fs::read_to_string(shared.folder.path().join(&log));
     let address = address.unwrap_or_else(|| panic!("{said:?} {:?}", log()));
-    Serving { _started: started, client: Client::of(address.parse().unwrap()) }
+    Serving { _started: started, client: Client::new(address.parse().unwrap()) }
 }
 
 /// Starts a server and stops it again, if it starts within half a minute: how it ended, and what it
@@ -534,7 +534,7 @@ fn whatever_is_in_the_place_of_a_side_file_is_left_alone_and_told() {
         let rows = endings.map(|ending| scope.spawn(move || try_traps(ending, can_become)));
         rows.into_iter().map(|row| row.join().unwrap()).collect()
     });
-    tell(&format!("in the place of side files:{}", tables.concat()));
+    report(&format!("in the place of side files:{}", tables.concat()));
 }
 
 /// Sets every trap in the place of one side file.
@@ -699,9 +699,9 @@ fn the_high_water_mark_is_synced_within_a_second_and_no_more_often() {
     let stdout = started.0.as_mut().unwrap().stdout.take().unwrap();
     BufReader::new(stdout).read_line(&mut said).unwrap();
     let Some(address) = said.trim().strip_prefix("listening at http://") else {
-        return tell("SKIPPED: syncs of the mark, because strace may not trace here");
+        return report("SKIPPED: syncs of the mark, because strace may not trace here");
     };
-    let mut client = Client::of(address.parse().unwrap());
+    let mut client = Client::new(address.parse().unwrap());
     client.register(100);
     let syncs = || {
         let trace = fs::read_to_string(shared.folder.path().join("trace")).unwrap();

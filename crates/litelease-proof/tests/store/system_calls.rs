@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use litelease::Lease;
-use litelease_proof::rig::{TestFolder, acquired, tell};
+use litelease_proof::rig::{TestFolder, acquired, report};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -60,7 +60,7 @@ fn strace_works() -> bool {
 #[test]
 fn a_fault_at_every_single_system_call_loses_nothing_that_was_told() {
     if !strace_works() {
-        tell(
+        report(
             "SKIPPED: faults at every system call, because strace is missing or not allowed to trace",
         );
         return;
@@ -77,7 +77,9 @@ fn a_fault_at_every_single_system_call_loses_nothing_that_was_told() {
                     faults += 1;
                 }
             }
-            tell(&format!("{journal}, {fault}: {faults} system calls hit, nothing told was lost"));
+            report(&format!(
+                "{journal}, {fault}: {faults} system calls hit, nothing told was lost"
+            ));
             assert!(faults >= 20, "{journal} {fault}: only {faults} calls were hit");
         }
     }

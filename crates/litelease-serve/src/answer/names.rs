@@ -40,11 +40,11 @@ pub(crate) struct Granted {
     pub(crate) lease: LeaseWithRemaining,
     /// The secret of the grant.
     pub(crate) grant: String,
-    /// A key keeps the grant when its client is gone.
+    /// True if an idempotency key keeps the grant when its client is gone.
     pub(crate) has_key: bool,
     /// It was transferred to its owner, who has fetched it.
     pub(crate) is_fetched: bool,
-    /// The number of its row, if this is no answer that was given before.
+    /// The number of its row, unless this answer was given before.
     pub(crate) number: Option<i64>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Granted {
 pub(crate) struct LeaseWithRemaining {
     pub(crate) lease: Lease,
     pub(crate) left_ms: i64,
-    /// What was attached to it and who has asked for it, where that was read and there is any.
+    /// The value and the request of the lease, if they were read and exist.
     pub(crate) attachments: Option<Box<Attachments>>,
 }
 
@@ -150,7 +150,7 @@ impl LeaseWithRemaining {
         }
     }
 
-    /// Checks whether two leases differ in the time left only.
+    /// Checks whether two leases differ only in the time left.
     pub(crate) fn is_same(&self, other: &LeaseWithRemaining) -> bool {
         let requester = |lease: &LeaseWithRemaining| {
             let requested = lease.attachments.as_ref().and_then(|all| all.requested.as_ref());
@@ -167,7 +167,7 @@ impl LeaseWithRemaining {
 }
 
 impl Attachments {
-    /// Returns what a lease has, or nothing if it has nothing.
+    /// Returns the value and the request of a lease, or `None` if it has neither.
     pub(crate) fn new(value: Option<Value>, requested: Option<OpenRequest>) -> Option<Box<Self>> {
         let is_plain = value == Some(Value::Null) && requested.is_none();
         (!is_plain).then(|| Box::new(Attachments { value, requested }))
@@ -184,7 +184,7 @@ pub(crate) fn rejected(reason: Reason, current: Option<Lease>, now_ms: i64) -> N
     }))
 }
 
-/// Returns a name of a page: with its lease, or why nobody has it.
+/// Returns a name of a page: with its lease, or with the reason why it has none.
 pub(crate) fn known(row: Result<LeaseWithRemaining, LeaseRow>, now_ms: i64) -> KnownLease {
     let row = match row {
         Ok(lease) => return KnownLease::Live(lease.into_wire()),

@@ -16,9 +16,10 @@ pub(crate) enum PoolAnswer {
     #[serde(skip)]
     Lent {
         borrowed: Borrowed,
-        /// The ttl that was granted, or what is left of it if a key found the lease of before.
+        /// The ttl that was granted, or the rest of it if a key found the lease of an earlier
+        /// request.
         ttl_ms: i64,
-        /// A key keeps the lease when its client is gone.
+        /// True if an idempotency key keeps the lease when its client is gone.
         has_key: bool,
     },
     #[serde(skip)]

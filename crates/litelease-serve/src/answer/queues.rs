@@ -16,7 +16,7 @@ use crate::response::Response;
 pub(crate) enum QueueAnswer {
     #[serde(skip)]
     Delivered(Box<Delivered>),
-    /// The delivery that was asked for again is over.
+    /// The delivery that a repeated request asks for is over.
     #[serde(skip)]
     NoItem,
     #[serde(skip)]
@@ -37,9 +37,9 @@ pub(crate) enum QueueAnswer {
 pub(crate) struct Delivered {
     pub(crate) item: Item,
     pub(crate) deadline_ms: i64,
-    /// Since when the item was visible: its place in the order.
+    /// Since when the item was visible, which is its order in the queue.
     pub(crate) was_visible_at_ms: i64,
-    /// A key keeps the delivery when its client is gone.
+    /// True if an idempotency key keeps the delivery when its client is gone.
     pub(crate) has_key: bool,
 }
 

@@ -15,17 +15,17 @@ use crate::job::{
     Answered, GrantJob, Id, Job, JobError, OnGrant, Reply, Task, Wanted, Work, no_id,
 };
 
-/// The file inside a transaction, and who may use it.
+/// The file inside a transaction, and the access keys of its clients.
 pub(crate) struct Served<'a> {
     pub(crate) db: &'a Litelease,
     pub(super) keys: &'a Keys,
     pub(super) bounds: &'a Bounds,
 }
 
-/// The outcome of a job: the answer to its client, or why there is none.
+/// The outcome of a job: the answer to its client, or the error.
 pub(crate) type Done = Result<Answer, Failed>;
 
-/// Why a job is not done.
+/// The reason why a job is not done.
 #[derive(Debug)]
 pub(crate) enum Failed {
     /// This concerns its client alone.
@@ -56,7 +56,7 @@ impl From<Error> for Failed {
     }
 }
 
-/// Returns what to answer, and the error of a batch that fails as a whole.
+/// Returns the answer, and the error if the whole batch fails.
 pub(super) fn split<T>(done: Result<T, Failed>) -> (Result<T, JobError>, Option<Error>) {
     match done {
         Ok(done) => (Ok(done), None),
@@ -69,7 +69,7 @@ pub(super) fn split<T>(done: Result<T, Failed>) -> (Result<T, JobError>, Option<
 pub(super) struct Batch {
     pub(super) now_ms: i64,
     pub(super) answers: Vec<Answered>,
-    /// What has changed, in any order, some of them more than once.
+    /// The pools and names that have changed, in any order, some of them more than once.
     pub(super) changed: Vec<Id>,
     /// Jobs of which a part was done. The next commit goes on with them.
     pub(super) unfinished: Vec<Job>,
@@ -141,7 +141,7 @@ impl Batch {
         }
     }
 
-    /// Finds what a task is about, and does it if the client may.
+    /// Finds the name or pool of a task, and runs it if the client may.
     fn perform_task(
         &self,
         caller: Caller,
@@ -174,8 +174,8 @@ impl Batch {
                     Ok(found) => {
                         let queue = found.unwrap_or_default();
                         let done = match check(Names::Some) {
-                            // A receipt of a queue that the client may not use is unknown to it, as
-                            // one of another queue than it has named.
+                            // A receipt of a queue that the client may not use is unknown to it,
+                            // like a receipt of a queue that it has not named.
                             Ok(()) if !queue.is_empty() && check(Names::One(&queue)).is_err() => {
                                 Ok(stale(StaleReason::Unknown.word()).into())
                             }
@@ -190,7 +190,7 @@ impl Batch {
         }
     }
 
-    /// Does something with a grant. Sets the `id` of its name.
+    /// Runs `work` on the grant of a secret. Sets `id` to its name.
     fn on_grant(
         &self,
         caller: Caller,
@@ -216,12 +216,12 @@ impl Batch {
         file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
-        // The client has gone, and its `Leave` may have been handled already: nothing would take
-        // the job off the wait list again.
+        // The client is gone, and its `Leave` may have been handled already: the job would stay on
+        // the wait list for ever.
         if !job.begin_serving() {
             return Ok(());
         }
-        // Waiters come first. If there is nothing left for them, there is nothing for this one.
+        // Waiters come first. If they leave nothing free, this request gets nothing either.
         if let Err(error) = waiting.serve(&job.id, file, self) {
             self.answer(job.id, job.reply, Err(JobError::Database));
             return Err(error);
@@ -249,7 +249,7 @@ impl Batch {
             (answer, None) => {
                 let is_grant =
                     answer.as_ref().is_ok_and(|answer| answer.is_live_grant(self.now_ms).is_some());
-                // The same request again, without a time to wait: its client waits no longer.
+                // The same request again, without a time to wait: its client no longer waits.
                 let given_up = if is_grant { Vec::new() } else { waiting.take_repeated(&job) };
                 if is_grant || !given_up.is_empty() {
                     self.changed.push(job.id.clone());
@@ -275,8 +275,8 @@ impl Batch {
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
         for grant in grants {
-            // One whose row is damaged is left alone: tried again, it would fail every commit from
-            // now on, and it ends by itself.
+            // A grant whose row is damaged is left alone: it would fail every later commit, and it
+            // ends by itself.
             let taken = self.take_one_back(grant, file, waiting);
             if let (_, Some(error)) = split(taken.map_err(Failed::from)) {
                 return Err(error);
@@ -355,7 +355,8 @@ pub(super) fn lend(file: &Served<'_>, job: &GrantJob, now_ms: i64) -> Done {
     let options = BorrowOptions { note, key: job.key.as_deref() };
     let lent = file.db.pools().at(now_ms).borrow_with(&job.id, duration(ttl_ms), options)?;
     Ok(lent.map_or(Answer::NoneFree, |borrowed| {
-        // A key may have found a lease from before, with another time left than was asked for.
+        // A key may have found the lease of an earlier request, with less time left than was
+        // requested.
         let left_ms = borrowed.slot.expires_at_ms.saturating_sub(now_ms);
         let ttl_ms = if has_key { left_ms } else { ttl_ms };
         PoolAnswer::Lent { borrowed, ttl_ms, has_key }.into()

@@ -1,4 +1,4 @@
-//! How much clients may store: pools, and answers for idempotency keys.
+//! The limits of what clients may store: pools, and answers for idempotency keys.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ impl Bounds {
         }
     }
 
-    /// Checks whether a client may register a pool: one that is there already, or one more.
+    /// Checks whether a client may register a pool: an existing one, or one more.
     pub(super) fn check_pool(
         &self,
         db: &Litelease,
@@ -53,7 +53,7 @@ impl Bounds {
             usize::try_from(db.with_store(|store| store.count_pools())?).unwrap_or(usize::MAX);
         let mut made = self.made.borrow_mut();
         let own = made.entry(caller).or_default();
-        // A pool does not say who has made it. Clients without a key count all of them.
+        // A pool does not record its maker, so all pools count for clients without a key.
         let used = if caller.has_key() { *own } else { total };
         let checked = self.pools.check(caller, used, total, 1);
         *own += usize::from(checked.is_ok());

@@ -1,4 +1,4 @@
-//! When to serve the waiters of each pool and name. Finds what is due first without a scan.
+//! The times at which the waiters of each pool and name must be served, found without a scan.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -34,7 +34,7 @@ impl ExpirySchedule {
         self.by_time.first().map(|(at_ms, _)| *at_ms)
     }
 
-    /// Takes out the pools whose time has come.
+    /// Removes and returns the pools whose time has come.
     pub(super) fn take(&mut self, now_ms: i64) -> Vec<Id> {
         let mut due = Vec::new();
         while self.first().is_some_and(|at_ms| at_ms <= now_ms)

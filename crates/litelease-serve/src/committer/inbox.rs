@@ -1,4 +1,4 @@
-//! Jobs that were received and not done yet, and how long a batch waits for more of them.
+//! The jobs that were received and not done yet, and how long a batch waits for more of them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const MAX_BATCH_TIME: Duration = Duration::from_millis(if cfg!(test) { 600_000 }
 pub(super) const MAX_READ_TIME: Duration = Duration::from_millis(10);
 
 pub(super) struct Inbox {
-    /// Jobs for the next commits, by clients that hold what they are about.
+    /// Jobs for the next commits, by clients that hold the lease, slot or delivery.
     held: VecDeque<Job>,
     /// Jobs for the next commits, by all other clients.
     others: VecDeque<Job>,
@@ -59,8 +59,8 @@ impl Inbox {
         }
     }
 
-    /// Takes out the next job. Holders and other clients take turns, so that a renewal does not
-    /// wait behind everything that other clients have sent.
+    /// Removes and returns the next job. Holders and other clients take turns, so that a renewal
+    /// does not wait behind all jobs of other clients.
     pub(super) fn pop(&mut self) -> Option<Job> {
         let is_held = self.is_held_next && !self.held.is_empty() || self.others.is_empty();
         self.is_held_next = !is_held;
@@ -77,12 +77,12 @@ impl Inbox {
         !self.held.is_empty() || !self.others.is_empty()
     }
 
-    /// Checks whether anything is to be done without a new job.
+    /// Checks whether there is work without a new job.
     pub(super) fn has_more(&self) -> bool {
         self.has_jobs() || !self.inspections.is_empty() || !self.reads.is_empty()
     }
 
-    /// Checks whether a batch takes no more jobs, after it has done so many since `started`.
+    /// Checks whether a batch takes no more jobs, after it has done this many since `started`.
     pub(super) fn is_full(&self, done: usize, started: Instant) -> bool {
         done >= self.max_batch || (done > 0 && started.elapsed() >= MAX_BATCH_TIME)
     }

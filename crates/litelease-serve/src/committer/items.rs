@@ -1,4 +1,4 @@
-//! Verbs on queues: receiving items, and what senders and workers ask for.
+//! Verbs on queues: sends, receives, and the calls of workers and operators.
 
 use litelease::{
     AckResult, CancelResult, Error, GiveBackOptions, ItemName, Litelease, Scope, SendOptions,
@@ -27,14 +27,14 @@ pub(super) fn receive(file: &Served<'_>, job: &GrantJob, caller: Caller, now_ms:
     let key = Key::new(caller, "receive", name, job.key.as_deref());
     let queue = file.db.queue(name).at(now_ms);
     if let Some(receipt) = answered(file.db, key.as_ref(), now_ms)? {
-        // With the same delivery, or with nothing if that is over.
+        // The answer is the same delivery, or nothing if that is over.
         let delivery = queue.delivery(&receipt)?.filter(|item| is_live(item.deadline_ms, now_ms));
         return Ok(Answer::Queue(
             delivery.map_or(QueueAnswer::NoItem, |item| delivered(name, item, 0, true, now_ms)),
         ));
     }
     may_remember(file, key.as_ref(), now_ms)?;
-    // The place of the item in the order, in case its client does not hear of it.
+    // The item's order in the queue, for the case that its client does not receive it.
     let Some(was_visible_at_ms) = queue.next_visible()?.filter(|at_ms| *at_ms <= now_ms) else {
         return Ok(Answer::NoneFree);
     };
@@ -64,7 +64,7 @@ fn delivered(
     QueueAnswer::Delivered(Box::new(Delivered { item, deadline_ms, was_visible_at_ms, has_key }))
 }
 
-/// A request that is known by its client and its idempotency key.
+/// A request that is identified by its client and its idempotency key.
 pub(crate) struct Key {
     caller: Caller,
     hash: [u8; 16],
@@ -76,7 +76,7 @@ impl Key {
     }
 }
 
-/// Returns what the request with this key was answered within the last day.
+/// Returns the answer that the request with this key got within the last day.
 fn answered(db: &Litelease, key: Option<&Key>, now_ms: i64) -> Result<Option<String>, Error> {
     match key {
         Some(Key { hash, .. }) => answered_rows::find(db, hash, now_ms),
@@ -95,7 +95,7 @@ fn remember(file: &Served<'_>, key: Option<&Key>, answer: &str, now_ms: i64) -> 
     answered_rows::store(file.db, hash, answer, now_ms)
 }
 
-/// Does something that makes a number, once for each key.
+/// Runs work that makes a number, once for each key.
 fn once(
     file: &Served<'_>,
     key: Option<&Key>,
@@ -226,8 +226,8 @@ pub(crate) fn change_one(
     Ok(changed(change, name, count).into())
 }
 
-/// Cancels an item, by its id or its key. Only a success is remembered: the worker that has the
-/// item may give it back.
+/// Cancels an item, by its id or its key. Only a success is stored: the worker that has the item
+/// may give it back.
 pub(crate) fn cancel(
     file: &Served<'_>,
     name: &str,
@@ -298,8 +298,8 @@ impl Batch {
     }
 }
 
-/// Does a slice of a change of many items. Returns how many were changed so far, and the id after
-/// which the next slice begins, if there is one. The key is remembered with the last one.
+/// Changes a slice of many items. Returns how many were changed so far, and the id after which the
+/// next slice begins, if there is one. The last slice stores the answer for the key.
 fn change_slice(
     file: &Served<'_>,
     job: &ManyJob,
@@ -335,7 +335,8 @@ fn changed(change: ManyItems, name: &str, count: i64) -> QueueAnswer {
     }
 }
 
-/// Checks whether a receipt is of an item of this queue: the client may have no access to others.
+/// Checks whether a receipt belongs to an item of this queue: the client may have no access to
+/// others.
 fn is_of_queue(db: &Litelease, queue: &str, receipt: &str) -> Result<bool, Error> {
     db.with_store(|store: &Store| store.is_of_queue(queue, receipt))
 }
@@ -344,7 +345,7 @@ fn unknown() -> Done {
     Ok(stale(StaleReason::Unknown.word()).into())
 }
 
-/// Answers why a receipt was refused: because it does not pass, or else for this reason.
+/// Answers the reason why a receipt was refused: because it does not pass, or else this one.
 fn why_not(db: &Litelease, receipt: &str, otherwise: &str) -> Done {
     Ok(Answer::Queue(match db.with_store(|store| store.check_receipt(receipt))? {
         AckResult::Stale { reason } => stale(reason.word()),

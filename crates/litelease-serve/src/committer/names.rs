@@ -1,4 +1,4 @@
-//! Verbs on names: claims, and what the holder of a grant or an operator asks for.
+//! Verbs on names: claims, and the calls of holders and operators.
 
 use litelease::{
     BreakResult, ClaimResult, Error, Grant, Lease, Litelease, ReleaseResult, RenewResult, Scope,
@@ -64,7 +64,7 @@ pub(super) fn last_grant(answers: &[Answered], db: &Litelease) -> Option<NameGra
             granted.number.map(|number| NameGrant { number, token })
         }
         Ok(Answer::Name(NameAnswer::Transferred(handed))) => {
-            // If it cannot be read, the grant after this one is noted.
+            // If it cannot be read, the mark gets the grant after this one.
             let served = served_rows::by_name(db, &handed.name).ok().flatten()?;
             Some(NameGrant { number: served.number, token: handed.token })
         }
@@ -72,8 +72,8 @@ pub(super) fn last_grant(answers: &[Answered], db: &Litelease) -> Option<NameGra
     })
 }
 
-/// Checks that a client may ask for a token as large as it does. One that leaves no room in the
-/// epoch of the file raises the tokens of every name in it, so it is for operators.
+/// Checks that a client may ask for a token this large. One that leaves no room in the epoch of the
+/// file raises the tokens of every name in it, so only operators may.
 fn check_min_token(
     file: &Served<'_>,
     name: &str,
@@ -90,12 +90,12 @@ fn check_min_token(
     Ok(file.keys.check(claim.caller, Scope::Operate, Names::Under(""), now_ms)?)
 }
 
-/// What a claim has to do with the live lease on its name.
+/// The relation of a claim to the live lease on its name.
 enum Prior {
     None,
     /// The lease was transferred to this owner, and waits to be fetched.
     Fetch,
-    /// An earlier claim with the same key has got the lease. This was its secret.
+    /// An earlier claim with the same key was granted the lease. This was its secret.
     Again(String),
 }
 
@@ -183,7 +183,7 @@ fn transferred(file: &Served<'_>, result: TransferResult, now_ms: i64) -> Done {
     }))
 }
 
-/// Refuses a secret that no grant has.
+/// Refuses a secret that belongs to no grant.
 pub(super) fn unknown_grant() -> NameAnswer {
     NameAnswer::Refused(Box::new(Refusal::new(
         "unknown_grant",
@@ -191,12 +191,12 @@ pub(super) fn unknown_grant() -> NameAnswer {
     )))
 }
 
-/// Finds the grant that has this secret: whether it is live is for the verbs to say. Returns `None`
-/// if there was never a name with such a grant.
+/// Finds the grant of this secret. The verbs check whether it is live. Returns `None` if there was
+/// never a name with such a grant.
 pub(super) fn find(db: &Litelease, grant: &str) -> Result<Option<Grant>, Error> {
     let Some((number, hash)) = secret::read(grant) else { return Ok(None) };
     let Some(served) = served_rows::by_number(db, number)? else { return Ok(None) };
-    // Comparing hashes tells nothing about a secret, however long it takes. A secret that is not
+    // Comparing hashes reveals nothing about a secret, however long it takes. A secret that is not
     // the newest one of its name belongs to an older grant.
     let token = if served.hash == Some(hash) { served.token } else { served.token - 1 };
     Ok(Some(Grant { name: served.name, token }))

@@ -1,4 +1,4 @@
-//! The cargo of a grant: values, limits, checkpoints, and the handoff on request.
+//! The payload of a grant: values, limits, checkpoints, and the handover on request.
 
 use litelease::{
     CheckpointResult, Error, Grant, GrantResult, Lease, Litelease, Reason, RequestResult,
@@ -99,7 +99,7 @@ pub(crate) fn request(
 }
 
 impl Batch {
-    /// Notes that a claim which begins to wait has an open request, which is to be repeated.
+    /// Records that a waiting claim has an open request, which is to be repeated.
     pub(super) fn note_requester(&mut self, id: &Id, owner: &str, file: &Served<'_>) {
         // An error only means that the request lapses.
         let requested = file.db.at(self.now_ms).requested(id).ok().flatten();
@@ -109,7 +109,7 @@ impl Batch {
     }
 }
 
-/// Reads what a live lease carries.
+/// Reads the value of a live lease, and the request for it.
 pub(super) fn attachments(
     db: &Litelease,
     lease: &Lease,

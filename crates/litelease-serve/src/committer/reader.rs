@@ -11,13 +11,13 @@ use crate::answer::{Attachments, LeaseWithRemaining};
 use crate::job::{Id, JobError};
 use crate::value;
 
-/// How many rows one page of leases may look at: the others wait meanwhile.
+/// How many rows one page of leases may read, because other requests wait meanwhile.
 const MOST_ROWS: usize = 10_000;
 
 /// The longest value that a page of leases shows, in bytes.
 const MOST_VALUE: usize = 1024;
 
-/// The state between two commits, and who may read it.
+/// The state between two commits, and the access keys of its readers.
 pub(crate) struct Reader<'a> {
     pub(super) db: &'a Litelease,
     pub(super) keys: &'a Keys,
@@ -32,7 +32,7 @@ pub(crate) struct NameState {
     pub(crate) waiters: usize,
 }
 
-/// A name of a page: with its lease, or the row that it has left.
+/// A name of a page: with its lease, or the row of its last one.
 pub(crate) type KnownName = Result<LeaseWithRemaining, LeaseRow>;
 
 impl Reader<'_> {
@@ -108,7 +108,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns a live lease of a page with what it has attached, unless that is too long for a page.
+/// Returns a live lease of a page with its value, unless that is too long for a page.
 fn live(lease: Lease, value: Value<'_>, now_ms: i64) -> LeaseWithRemaining {
     let value = match value {
         Value::Text(text) if text.len() > MOST_VALUE => None,
@@ -119,7 +119,7 @@ fn live(lease: Lease, value: Value<'_>, now_ms: i64) -> LeaseWithRemaining {
     LeaseWithRemaining { attachments, ..LeaseWithRemaining::at(now_ms, lease) }
 }
 
-/// Returns what a client is told about a read that failed.
+/// Returns the error that a client gets for a read that failed.
 fn failed(error: Error) -> JobError {
     tracing::error!(kind = error.kind(), "the database failed");
     match error {

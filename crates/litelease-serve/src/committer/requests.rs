@@ -1,5 +1,5 @@
-//! Open requests for names by clients that wait here. They are repeated while the client waits, so
-//! that only the request of a client that is gone lapses.
+//! Open requests for names, by clients that wait here. They are repeated while the client waits, so
+//! that a request lapses only when its client is gone.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Takes in requests whose client may wait, and repeats them from now on.
+    /// Adds requests whose client may wait, and repeats them from now on.
     pub(super) fn watch(
         &mut self,
         requesters: &mut Vec<(Id, String)>,
@@ -41,8 +41,8 @@ impl Requests {
         Some(Duration::from_millis(first_ms.saturating_sub(clock()).max(0).unsigned_abs()))
     }
 
-    /// Repeats the requests that are due, in the transaction that is open. Forgets those that have
-    /// ended and those whose client no longer waits.
+    /// Repeats the requests that are due, in the open transaction. Removes those that have ended
+    /// and those whose client no longer waits.
     pub(super) fn repeat(
         &mut self,
         db: &Litelease,
@@ -59,7 +59,7 @@ impl Requests {
                 continue;
             }
             *due_ms = now_ms.saturating_add(REPEAT_MS);
-            // A row that is damaged concerns its own name alone.
+            // A damaged row must fail its own name only.
             let repeated =
                 db.with_store(|store| store.repeat_request(id, requester, When::At(now_ms)));
             match repeated.map_err(Failed::from) {

@@ -26,17 +26,17 @@ pub(super) const CHANGE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the outcome of the last write answers the question whether the file can be written.
 const WRITE_OUTCOME_VALID_FOR: Duration = Duration::from_secs(1);
 
-/// A pool, and its slots if they were wanted.
+/// A pool, and its slots if the request wants them.
 type Snapshot = (PoolInfo, Option<Vec<SlotRow>>);
 
 pub(super) struct ServedFile {
     pub(super) db: Litelease,
-    /// The engine, if the database is a copy in memory of what is there.
+    /// The engine, if the database is a copy in memory of its rows.
     mirror: Option<Mirror>,
     high_water: Option<HighWater>,
-    /// Held until the database is closed. Tests do without it.
+    /// Held until the database is closed. Tests have none.
     lock: Option<ServerLock>,
-    /// When the file was last written, or could not be and why.
+    /// When the file was last written, or the reason why it could not be.
     last_write: Option<(Instant, Result<(), &'static str>)>,
     /// SQLite's count of rows changed by this connection, when the transaction began.
     changes_at_begin: u64,
@@ -77,7 +77,7 @@ impl ServedFile {
         }
     }
 
-    /// Returns the file and who may use it, as far as that was read.
+    /// Returns the file, and the access keys that were read last.
     pub(super) fn served(&self) -> Served<'_> {
         Served { db: &self.db, keys: &self.keys, bounds: &self.bounds }
     }
@@ -98,8 +98,7 @@ impl ServedFile {
             // If this fails, the next transaction rolls back before it begins.
             let _ = self.db.rollback_batch();
         }
-        // An empty commit succeeds on any disk, so it says nothing about whether the file is
-        // writable.
+        // An empty commit succeeds on any disk, so it does not show that the file is writable.
         if ended.is_err() || self.db.conn().total_changes() > self.changes_at_begin {
             self.remember(&ended);
         }
@@ -117,7 +116,8 @@ impl ServedFile {
     }
 
     fn probe(&mut self) -> Result<(), &'static str> {
-        // Jobs that arrive meanwhile wait for the probe, so it waits less for the write lock.
+        // Jobs that arrive meanwhile wait for the probe, so it does not wait long for the write
+        // lock.
         let shorter = file::set_timeout(&self.db, file::PROBE_TIMEOUT).map_err(Failure::from);
         let begun = shorter.and_then(|()| self.begin());
         let restored = file::set_timeout(&self.db, file::TIMEOUT);
@@ -142,7 +142,7 @@ impl ServedFile {
         file::check_place(&self.db)
     }
 
-    /// Returns a pool, and its slots if they are wanted. `None` if there is no such pool.
+    /// Returns a pool, and its slots if the request wants them. `None` if there is no such pool.
     pub(super) fn snapshot(
         &self,
         id: &str,
@@ -157,8 +157,8 @@ impl ServedFile {
         Ok(Some((info, slots)))
     }
 
-    /// Reads the access keys, if another process may have changed them: that changes the
-    /// `data_version`, and inside a transaction nobody can.
+    /// Reads the access keys, if another process may have changed them. That changes the
+    /// `data_version`, and cannot happen inside a transaction of ours.
     pub(super) fn refresh_keys(&mut self) {
         if matches!(self.keys, Keys::Open) {
             return;
@@ -216,7 +216,7 @@ impl ServedFile {
         );
     }
 
-    /// Returns how long until the high-water mark is to be synced, if it is.
+    /// Returns how long until the high-water mark must be synced, if it has changed.
     pub(super) fn high_water_due_in(&self) -> Option<Duration> {
         self.high_water.as_ref().and_then(HighWater::due)
     }
@@ -226,9 +226,9 @@ impl ServedFile {
     }
 }
 
-/// What the copy of an engine needs, and a file does not.
+/// The parts that a copy of an engine needs, and a file does not.
 impl ServedFile {
-    /// Returns what is served from an engine. It is loaded by the first turn.
+    /// Returns the database of a server on an engine. The first turn loads it.
     pub(super) fn mirrored(
         mirror: Mirror,
         options: &Options,
@@ -239,7 +239,7 @@ impl ServedFile {
         Ok(ServedFile { mirror: Some(mirror), ..file })
     }
 
-    /// Loads the database again if it is not what the engine has. Returns whether it did.
+    /// Loads the database again if it may differ from the engine. Returns whether it did.
     pub(super) fn refresh(&mut self) -> bool {
         let Some(mirror) = &mut self.mirror else { return false };
         mirror.refresh_access();
@@ -251,7 +251,7 @@ impl ServedFile {
         true
     }
 
-    /// Returns what clients are told if the database fails.
+    /// Returns the error that clients get if the database fails.
     pub(super) fn failure(&self) -> JobError {
         match self.mirror {
             Some(_) => JobError::Engine,
@@ -259,17 +259,17 @@ impl ServedFile {
         }
     }
 
-    /// Checks whether this server no longer writes to its engine. Then failing is no error.
+    /// Checks whether this server no longer writes to its engine. Failing is no error then.
     pub(super) fn is_given_up(&self) -> bool {
         self.mirror.as_ref().is_some_and(|mirror| !mirror.is_trusted())
     }
 
-    /// Checks that what is answered from the copy of an engine counts.
+    /// Checks that answers from the copy of an engine count.
     pub(super) fn check_mirror(&self) -> Result<(), Failure> {
         self.mirror.as_ref().map_or(Ok(()), Mirror::check)
     }
 
-    /// Stores on the engine what the open transaction has changed.
+    /// Stores the changes of the open transaction on the engine.
     fn store(&mut self) -> Result<(), Failure> {
         self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.commit(&self.db))
     }

@@ -858,8 +858,8 @@ fn the_job_of_a_holder_does_not_wait_behind_all_that_others_have_sent() {
     });
 }
 
-/// A look at a pool read a row for each of its slots, and showed none of them. A slot that cannot
-/// be read tells whether it was.
+/// An inspection of a pool read a row for each of its slots, and showed none of them. A slot that
+/// cannot be read shows whether it was read.
 #[test]
 fn a_look_at_a_pool_does_not_read_its_slots() {
     alone(|| {
@@ -881,7 +881,7 @@ fn a_look_at_a_pool_does_not_read_its_slots() {
 }
 
 /// The keys were read before the reads of a turn. Another process removed a key and then changed a
-/// name: a stream with that key was pending the change.
+/// name: a stream with that key reported the change.
 #[test]
 fn a_key_that_is_removed_before_what_is_read_counts_no_more_when_it_is_told() {
     alone(|| {

@@ -20,7 +20,7 @@ impl Undelivered {
         self.grants.push(grant);
     }
 
-    /// Adds grants: those of a commit that failed, for a later one.
+    /// Adds the grants of a commit that failed, for a later one.
     pub(super) fn extend(&mut self, grants: impl IntoIterator<Item = UndeliveredGrant>) {
         self.grants.extend(grants);
     }
@@ -31,7 +31,7 @@ impl Undelivered {
         (!self.grants.is_empty()).then(|| self.retry_at.map_or(Duration::ZERO, left))
     }
 
-    /// Takes all grants out, for the next commit.
+    /// Removes and returns all grants, for the next commit.
     pub(super) fn take(&mut self) -> Vec<UndeliveredGrant> {
         std::mem::take(&mut self.grants)
     }

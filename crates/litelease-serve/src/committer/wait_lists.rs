@@ -1,6 +1,6 @@
 //! The wait lists of all pools and names: which requests wait, and when they may be served.
 //!
-//! The lists are in memory only. Losing them costs clients their place in the queue, never a slot.
+//! The lists are in memory only. Losing them costs clients their order in the queue, never a slot.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl WaitLists {
         has_left
     }
 
-    /// Takes out the requests that this one repeats.
+    /// Removes and returns the requests that this one repeats.
     pub(super) fn take_repeated(&mut self, job: &GrantJob) -> Vec<GrantJob> {
         let Some(queue) = self.queues.get_mut(&job.id) else { return Vec::new() };
         let repeated = queue.take(|other| other.repeats(job)).unwrap_or_default();
@@ -86,7 +86,7 @@ impl WaitLists {
         repeated
     }
 
-    /// Answers every waiter that the server stops.
+    /// Answers every waiter that the server is stopping.
     pub(super) fn stop(&mut self) {
         self.count = 0;
         self.expiries.clear();
@@ -189,7 +189,7 @@ impl WaitLists {
         Duration::from_millis(first_ms.saturating_sub(now_ms).max(0).unsigned_abs())
     }
 
-    /// Takes out what is due, and returns the pools and names whose queue may be served.
+    /// Removes the due entries, and returns the pools and names whose queue may be served.
     pub(super) fn take_due(&mut self, db: &Litelease, now_ms: i64) -> Vec<Id> {
         let mut due = self.expiries.take(now_ms);
         if self.are_all_due(now_ms) {
@@ -210,7 +210,7 @@ impl WaitLists {
                         self.expiries.set(id, current.expires_at_ms);
                         false
                     }
-                    // The name is free, or the file fails: the waiters must be told.
+                    // The name is free, or the file fails: the waiters must get an answer.
                     Ok(None) | Err(_) => true,
                 };
             }
@@ -221,7 +221,7 @@ impl WaitLists {
                         false
                     }
                     Ok(next) => next.is_some(),
-                    // The file fails: the waiters must be told.
+                    // The file fails: the waiters must get an answer.
                     Err(_) => true,
                 };
             }
@@ -233,7 +233,7 @@ impl WaitLists {
                 next.iter().for_each(|at_ms| self.expiries.set(id, *at_ms));
                 info.available() > 0
             }
-            // The pool was deleted, or the file fails: the waiters must be told.
+            // The pool was deleted, or the file fails: the waiters must get an answer.
             _ => true,
         }
     }

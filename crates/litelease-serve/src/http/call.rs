@@ -1,4 +1,4 @@
-//! How a call is carried out: its typed request, and what it is carried out with.
+//! Calls: how a typed request is read and handled.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::timer::Timer;
 
 pub(super) type Handled = Result<Response, HttpError>;
 
-/// A call that is carried out here.
+/// The handler of a call.
 pub(super) trait Handle: Request {
     fn handle(self, context: Context<'_>) -> impl Future<Output = Handled> + Send;
 }
 
-/// The row of a call, and how its request is read.
+/// The row of a call, and the function that reads its request.
 pub(super) struct Handler {
     pub(super) call: &'static Call,
     pub(super) read: fn(Members) -> Result<Box<dyn Prepared>, Invalid>,
@@ -64,7 +64,7 @@ macro_rules! handlers {
 
 wire::for_all_calls!(handlers);
 
-/// The surroundings of a call: the app, the client, and the row of the call.
+/// The context of a call: the app, the client, and the row of the call.
 pub(super) struct Context<'a> {
     pub(super) app: &'a Arc<App>,
     pub(super) call: &'static Call,
@@ -87,18 +87,18 @@ impl<'a> Context<'a> {
         self.call.scope()
     }
 
-    /// Checks whether the client may do what it asks for.
+    /// Checks whether the client may make this call for these names.
     pub(super) async fn admit(&self, names: Which) -> Result<(), HttpError> {
         Ok(self.app.admit(self.caller, self.scope(), names).await?)
     }
 
-    /// Does something in the next commit.
+    /// Runs work in the next commit.
     pub(super) async fn perform(&self, task: Task) -> Handled {
         let (caller, scope) = (self.caller, self.scope());
         self.ask(|reply| Job::Work(Box::new(Work { caller, scope, task, reply }))).await
     }
 
-    /// Does something with a grant in the next commit.
+    /// Runs work on a grant in the next commit.
     pub(super) async fn on_grant(
         &self,
         secret: String,
@@ -107,7 +107,7 @@ impl<'a> Context<'a> {
         self.perform(Task::Grant(secret, Box::new(work))).await
     }
 
-    /// Does something with a pool, a name or a queue in the next commit.
+    /// Runs work on a pool, a name or a queue in the next commit.
     pub(super) async fn on_id(
         &self,
         task: fn(Id, crate::job::OnId) -> Task,
@@ -117,12 +117,12 @@ impl<'a> Context<'a> {
         self.perform(task(id, Box::new(work))).await
     }
 
-    /// Sends a job to the committer and writes its answer.
+    /// Sends a job to the committer and returns its answer as a response.
     pub(super) async fn ask(&self, job: impl FnOnce(crate::job::Reply) -> Job) -> Handled {
         Ok(self.app.ask(job).await?.respond(&no_id(), &self.app.jobs))
     }
 
-    /// Asks for a slot, a name or an item, and returns the wait for it.
+    /// Requests a slot, a name or an item, and returns the wait for it.
     pub(super) fn grant(
         self,
         id: &Id,
@@ -136,8 +136,8 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Refuses a text of the form that `hold` and `run` make: a lease under it would be taken over when
-/// its process has ended.
+/// Refuses an owner text in the form that `hold` and `run` write: another holder would take the
+/// lease over once the process in it has ended.
 pub(super) fn not_of_process(field: &str, text: &str) -> Result<(), HttpError> {
     match Identity::parse(text).is_some_and(|who| who.is_holder()) {
         true => {
@@ -148,7 +148,7 @@ pub(super) fn not_of_process(field: &str, text: &str) -> Result<(), HttpError> {
     }
 }
 
-/// Returns the names that a request asks for.
+/// Returns the names that a request is about.
 pub(super) fn which(name: Option<String>, prefix: Option<String>) -> Result<Which, HttpError> {
     match (name, prefix) {
         (Some(_), Some(_)) => Err(HttpError::new(400, "give a name or a prefix, and not both")),
@@ -157,7 +157,7 @@ pub(super) fn which(name: Option<String>, prefix: Option<String>) -> Result<Whic
     }
 }
 
-/// How many entries a page has if the client does not say.
+/// How many entries a page has by default.
 pub(super) const USUAL_PAGE: usize = 100;
 
 pub(super) fn wrong_after() -> HttpError {

@@ -1,4 +1,4 @@
-//! Calls on what a grant carries: values, limits, checkpoints, requests for the lease.
+//! Calls on the payload of a grant: values, limits, checkpoints, requests for the lease.
 
 use litelease_wire::{
     Attach, HandOver, LastCheckpoint, Limit, Progress, RequestLease, StoreCheckpoint,

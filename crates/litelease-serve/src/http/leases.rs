@@ -1,4 +1,4 @@
-//! Calls on names: claiming them, and looking at who has them.
+//! Calls on names: claims, renewals, and reads of leases.
 
 use litelease_wire::{
     Break, Claim, LeaseEvents, LeasePage, Leases, ListLeases, Name, Refusal, Release, RenewLease,

@@ -16,13 +16,13 @@ use crate::listings;
 use crate::response::{HttpError, Response};
 
 impl Context<'_> {
-    /// Returns how the server remembers what the request was answered, if it has a key: by what the
-    /// client has asked for.
+    /// Returns the identity under which the server stores the answer to the request, if it has a
+    /// key: the client and the content of the request.
     fn request_key(&self, queue: &str) -> Option<items::Key> {
         items::Key::new(self.caller, self.call.name, queue, self.key.as_deref())
     }
 
-    /// Does something with the item of a receipt.
+    /// Runs work on the item of a receipt.
     async fn on_receipt(
         &self,
         queue: Option<String>,

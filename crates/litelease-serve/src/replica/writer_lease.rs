@@ -11,7 +11,7 @@ use litelease_hold::{Clock, Loss, abandon, hold_of};
 use super::Signal;
 use crate::failure::Failure;
 
-/// Keeps a grant alive that was asked for at a moment.
+/// Keeps a grant alive that was requested at a given moment.
 pub(crate) type Keep = Box<dyn Fn(Lease, Duration) -> Result<Held, HoldError> + Send + Sync>;
 
 /// Access keys as the engine stores them.
@@ -85,7 +85,7 @@ impl WriterLease {
         let lease = {
             let mut state = self.state();
             state.is_fencing = state.is_trusted(since);
-            // A lease that was over once stays so: no server would know what was lost before.
+            // A lease that was over stays over: no server would know what was lost before.
             state.held.as_ref().filter(|_| state.is_fencing).map(Held::lease).ok_or_else(over)?
         };
         let fenced = match self.cluster.transfer(&lease, &lease.owner, self.ttl) {
@@ -94,7 +94,7 @@ impl WriterLease {
                 self.give_up();
                 Err(Failure::NotWriter(format!("another server writes now: {reason}")))
             }
-            // If the new token is stored all the same, the next renewal of the old one fails.
+            // If the new token was stored after all, the next renewal of the old one fails.
             Err(error) => Err(error.into()),
         };
         self.state().is_fencing = false;
@@ -117,9 +117,8 @@ impl WriterLease {
         *self.access.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows);
     }
 
-    /// Compares the access keys that are stored with those by which this server decides. It does
-    /// not compare two looks at the engine: between them a key may have been added, loaded here,
-    /// and removed.
+    /// Compares the stored access keys with those by which this server decides. It does not compare
+    /// two reads of the engine: between them a key may have been added, loaded here, and removed.
     pub(crate) fn compare_access(&self, stored: &AccessRows) {
         let used = self.access.lock().unwrap_or_else(PoisonError::into_inner);
         if used.as_ref().is_some_and(|used| used != stored) {

@@ -375,7 +375,7 @@ unsafe extern "C" fn filter<L: Library>(
     let range = Range { from: from.and_then(Value::text), to: to.and_then(Value::text) };
     let given = given.collect::<Result<_, _>>();
     // SAFETY: the cursor is ours and its table is alive.
-    unsafe { attempt(api, cursor, |cursor| cursor.start(given?, range)) }
+    unsafe { run(api, cursor, |cursor| cursor.start(given?, range)) }
 }
 
 /// Shows a call of the table.
@@ -389,7 +389,7 @@ fn usage(verb: &Verb) -> String {
 
 unsafe extern "C" fn next<L: Library>(cursor: *mut Cursor) -> c_int {
     // SAFETY: the cursor is ours and its table is alive.
-    unsafe { attempt(L::api(), &mut *cursor, Cursor::advance) }
+    unsafe { run(L::api(), &mut *cursor, Cursor::advance) }
 }
 
 unsafe extern "C" fn eof(cursor: *mut Cursor) -> c_int {
@@ -445,11 +445,11 @@ impl Cursor {
     }
 }
 
-/// Does something with a cursor. An error is left in its table, where SQLite looks for it.
+/// Runs `work` on a cursor. Stores an error in its table, where SQLite reads it.
 ///
 /// # Safety
 /// The table of the cursor must be alive.
-unsafe fn attempt(
+unsafe fn run(
     api: &Api,
     cursor: &mut Cursor,
     work: impl FnOnce(&mut Cursor) -> Result<(), Error>,

@@ -32,8 +32,8 @@ pub(super) fn drained<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F
     store.drained(given.text(0), given.integer(1), given.when(2)).map(F::plain)
 }
 
-/// In the transaction that writes: whether the writer may, and then forgets the readers that it has
-/// waited for.
+/// Checks, in the transaction that writes, whether the writer may write. If so, deletes the readers
+/// that it has waited for.
 pub(super) fn drain(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let (name, token) = (given.text(0), given.integer(1));
     let is_drained = store.drained(name, token, When::Now)?;
@@ -43,8 +43,8 @@ pub(super) fn drain(store: &Store, given: &Arguments<'_>) -> Result<Answer, Erro
     Ok(Form::plain(is_drained))
 }
 
-/// Wakes those who wait at the file, without having freed anything: readers look whether a writer
-/// has come.
-pub(super) fn ring(_: &Store, _: &Arguments<'_>) -> Result<Answer, Error> {
+/// Wakes the waiters of the file although nothing was freed: readers check whether a writer has the
+/// name.
+pub(super) fn notify(_: &Store, _: &Arguments<'_>) -> Result<Answer, Error> {
     Ok(vec![])
 }

@@ -87,7 +87,7 @@ impl ProcessGroup {
         is_own_proc() && shows_all() && nothing_runs() && nothing_runs()
     }
 
-    /// Returns a process of the group that has not ended, as far as is known. Fails if a process
+    /// Returns a process of the group that has not ended, if one is found. Fails if a process
     /// cannot be read.
     fn find_running(&self) -> io::Result<Option<u32>> {
         for entry in fs::read_dir("/proc")? {
@@ -138,7 +138,7 @@ pub(crate) fn scope() -> Option<PidScope> {
         return None;
     }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
-    // Of this thread, because the main thread may have ended.
+    // Read for this thread, because the main thread may have ended.
     let namespace = |kind: &str| fs::metadata(format!("/proc/thread-self/ns/{kind}"));
     let time_namespace = match namespace("time") {
         Ok(found) => found.ino(),
@@ -163,7 +163,7 @@ fn is_own_proc() -> bool {
 /// Checks whether /proc shows the processes of all users: it is not mounted with `hidepid`.
 fn shows_all() -> bool {
     let Ok(mounts) = fs::read_to_string("/proc/thread-self/mountinfo") else { return false };
-    // The fifth word is the mount point. Of several mounts on it, the last one is seen.
+    // The fifth word is the mount point. Of several mounts there, the last one is visible.
     let last = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"));
     last.is_some_and(|line| !line.contains("hidepid="))
 }
@@ -205,8 +205,8 @@ fn parse_stat(stat: &str) -> Option<Stat> {
     Some(Stat { state, group, start: fields.nth(16)?.parse().ok()? })
 }
 
-/// Checks whether a process has threads besides its main one. Returns `None` if the system cannot
-/// say.
+/// Checks whether a process has threads besides its main one. Returns `None` if the system does not
+/// show that.
 fn has_other_threads(pid: u32) -> Option<bool> {
     let main = pid.to_string();
     let mut is_main_there = false;

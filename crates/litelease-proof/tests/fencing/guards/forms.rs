@@ -5,7 +5,7 @@ use std::fmt::Write;
 use litelease::Guard;
 
 use super::Token::*;
-use super::{SCHEMA, TOKENS, Token, attempt, contents, guarded};
+use super::{SCHEMA, TOKENS, Token, contents, guarded, try_write};
 
 /// What a form of write does on a table that is guarded by column.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -194,7 +194,7 @@ fn cell(sql: &str, token: Token, guard: &Guard, by_column: Option<ByColumn>) -> 
             let sql = sql.replace("{t}", token.sql());
             let tables = ["orders", "parents", "patrons", "inbox"];
             let before = contents(db.conn(), "orders");
-            let passed = attempt(db.conn(), &sql, &tables).is_ok();
+            let passed = try_write(db.conn(), &sql, &tables).is_ok();
             assert_eq!(
                 passed, expected,
                 "{sql}, {token:?}, {guard:?}, recursive {recursive}, trusted {trusted}"
@@ -274,13 +274,13 @@ fn a_token_that_cannot_be_used_up_opens_nothing() {
     db.conn()
         .execute_batch("CREATE UNIQUE INDEX late ON t (v, tok); INSERT INTO t VALUES (1, 'x', 2)")
         .unwrap();
-    attempt(db.conn(), "INSERT OR IGNORE INTO t VALUES (2, 'x', 2)", &["t"]).unwrap_err();
+    try_write(db.conn(), "INSERT OR IGNORE INTO t VALUES (2, 'x', 2)", &["t"]).unwrap_err();
     // A column that hides the number of the row.
     let db =
         guarded("CREATE TABLE t (id INTEGER PRIMARY KEY, v, tok)", "t", &Guard::by_column("tok"));
     match db.conn().execute_batch("ALTER TABLE t ADD COLUMN rowid") {
         Ok(()) => {
-            attempt(db.conn(), "INSERT INTO t (v, tok) VALUES ('x', 2)", &["t"]).unwrap_err();
+            try_write(db.conn(), "INSERT INTO t (v, tok) VALUES ('x', 2)", &["t"]).unwrap_err();
             assert!(!db.guards().unwrap()[0].is_intact);
         }
         // Since 3.54 SQLite does not allow it.
@@ -290,6 +290,6 @@ fn a_token_that_cannot_be_used_up_opens_nothing() {
     let text = "CREATE TABLE t (id INTEGER PRIMARY KEY, v, tok); INSERT INTO t VALUES (1, 'x', 'abc'), (2, 'y', 5.5)";
     let db = guarded(text, "t", &Guard::by_column("tok"));
     for zombie in ["UPDATE t SET v = 'zombie', tok = 0", "UPDATE t SET v = 'zombie', tok = -tok"] {
-        attempt(db.conn(), zombie, &["t"]).unwrap_err();
+        try_write(db.conn(), zombie, &["t"]).unwrap_err();
     }
 }

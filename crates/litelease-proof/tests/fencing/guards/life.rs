@@ -4,7 +4,7 @@ use litelease::rusqlite::Connection;
 use litelease::{Error, Guard, Litelease};
 use litelease_proof::rig::{LONG, TestFolder, memory};
 
-use super::{SCHEMA, attempt, contents, guarded, two_grants};
+use super::{SCHEMA, contents, guarded, try_write, two_grants};
 
 #[test]
 fn a_guard_joins_the_transaction_of_its_caller() {
@@ -15,7 +15,7 @@ fn a_guard_joins_the_transaction_of_its_caller() {
     tx.guard("orders", "writer", &Guard::by_connection()).unwrap();
     tx.rollback().unwrap();
     assert_eq!(before, contents(db.conn(), "sqlite_schema"));
-    attempt(db.conn(), "DELETE FROM orders", &[]).unwrap();
+    try_write(db.conn(), "DELETE FROM orders", &[]).unwrap();
     assert_eq!(db.conn().last_insert_rowid(), rowid);
 }
 
@@ -127,11 +127,19 @@ fn a_rebuild_of_the_table_is_noticed_and_guarding_again_restores_the_fence() {
                 .unwrap_or_else(|error| panic!("{rebuild}: {error}"));
             assert!(db.guards().unwrap().iter().all(|guard| guard.is_intact), "{rebuild}");
             assert!(db.present(("writer", 2)).unwrap());
-            attempt(db.conn(), "INSERT INTO orders (id, v, tok) VALUES (90, 'x', 2)", &["orders"])
-                .unwrap();
+            try_write(
+                db.conn(),
+                "INSERT INTO orders (id, v, tok) VALUES (90, 'x', 2)",
+                &["orders"],
+            )
+            .unwrap();
             db.present(("writer", 1)).unwrap();
-            attempt(db.conn(), "INSERT INTO orders (id, v, tok) VALUES (91, 'x', 1)", &["orders"])
-                .unwrap_err();
+            try_write(
+                db.conn(),
+                "INSERT INTO orders (id, v, tok) VALUES (91, 'x', 1)",
+                &["orders"],
+            )
+            .unwrap_err();
         }
     }
 }
@@ -169,10 +177,11 @@ fn guards_survive_renames_vacuum_and_dump() {
                 let sql = format!(
                     "INSERT INTO \"new \"\"orders\"\"\" VALUES ('{key}', 1, 1, {token}, 1)"
                 );
-                assert_eq!(attempt(db.conn(), &sql, &[]).is_ok(), passes, "{sql}");
+                assert_eq!(try_write(db.conn(), &sql, &[]).is_ok(), passes, "{sql}");
             }
             if by_column {
-                attempt(db.conn(), "UPDATE \"new \"\"orders\"\"\" SET more = 1", &[]).unwrap_err();
+                try_write(db.conn(), "UPDATE \"new \"\"orders\"\"\" SET more = 1", &[])
+                    .unwrap_err();
             }
         };
         check(&db);
@@ -218,19 +227,19 @@ fn a_table_that_was_renamed_keeps_its_guard_whatever_takes_its_place() {
             assert!(
                 matches!(db.present(("writer", 2)), Err(Error::GuardMissing { table }) if table == "t")
             );
-            attempt(db.conn(), "INSERT INTO u VALUES (1, 1)", &["u"]).unwrap_err();
+            try_write(db.conn(), "INSERT INTO u VALUES (1, 1)", &["u"]).unwrap_err();
             db
         };
         let check = |db: &Litelease, t_is_open: bool| {
             assert!(db.guards().unwrap().iter().all(|guard| guard.is_intact));
             db.present(("writer", 1)).unwrap();
-            attempt(db.conn(), "INSERT INTO u VALUES (1, 1)", &["u"]).unwrap_err();
+            try_write(db.conn(), "INSERT INTO u VALUES (1, 1)", &["u"]).unwrap_err();
             assert_eq!(
-                attempt(db.conn(), "INSERT INTO t VALUES (1, 1)", &["t"]).is_ok(),
+                try_write(db.conn(), "INSERT INTO t VALUES (1, 1)", &["t"]).is_ok(),
                 t_is_open
             );
             assert!(db.present(("writer", 2)).unwrap());
-            attempt(db.conn(), "INSERT INTO u VALUES (1, 2)", &["u"]).unwrap();
+            try_write(db.conn(), "INSERT INTO u VALUES (1, 2)", &["u"]).unwrap();
         };
         let db = moved();
         db.guard("t", "writer", &guard).unwrap();
@@ -265,8 +274,8 @@ fn triggers_without_a_record_are_left_alone() {
     );
     db.conn().execute_batch("DELETE FROM litelease_guarded").unwrap();
     db.guard("u", "writer", &Guard::by_column("tok")).unwrap();
-    attempt(db.conn(), "INSERT INTO t VALUES (1, 1)", &["t"]).unwrap_err();
-    attempt(db.conn(), "INSERT INTO u VALUES (1, 1)", &["u"]).unwrap_err();
+    try_write(db.conn(), "INSERT INTO t VALUES (1, 1)", &["t"]).unwrap_err();
+    try_write(db.conn(), "INSERT INTO u VALUES (1, 1)", &["u"]).unwrap_err();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use litelease::rusqlite::Connection;
 use litelease::{Error, Guard, Litelease};
 
 use super::Token::*;
-use super::{SCHEMA, TOKENS, attempt, contents, guarded, two_grants};
+use super::{SCHEMA, TOKENS, contents, guarded, try_write, two_grants};
 
 /// Tables of every shape: how they are made, and what they are called in a statement.
 const SHAPES: &[(&str, &str, &str)] = &[
@@ -93,7 +93,7 @@ fn tables_of_every_shape_can_be_guarded() {
                     if token == NoInteger && what.contains("STRICT") {
                         return;
                     }
-                    let passed = attempt(db.conn(), &sql, &[name]);
+                    let passed = try_write(db.conn(), &sql, &[name]);
                     assert_eq!(passed.is_ok(), expected, "{what}: {sql}: {passed:?}");
                 };
                 let id = match what.contains("STRICT") || schema.contains("INTEGER PRIMARY KEY") {
@@ -108,7 +108,7 @@ fn tables_of_every_shape_can_be_guarded() {
             let guards = db.guards().unwrap();
             assert!(guards[0].is_intact && guards[0].table == table, "{what}: {guards:?}");
             assert_eq!(db.unguard(&table, Some("writer")).unwrap(), 1);
-            assert_eq!(attempt(db.conn(), &format!("DELETE FROM {name}"), &[]), Ok(()), "{what}");
+            assert_eq!(try_write(db.conn(), &format!("DELETE FROM {name}"), &[]), Ok(()), "{what}");
         }
         println!("{what:<33} {:<10} {:<10} refused unless fresh", "guarded", "guarded");
     }
@@ -247,13 +247,13 @@ fn rows_are_found_again_by_their_whole_key_and_its_collation() {
         "t",
         &Guard::by_column("tok"),
     );
-    attempt(
+    try_write(
         db.conn(),
         "UPDATE t SET v = 1, tok = 2 WHERE a = 1 AND b = 'x' COLLATE BINARY",
         &["t"],
     )
     .unwrap();
-    attempt(db.conn(), "INSERT INTO t VALUES (1, 'Y', 2, 1)", &["t"]).unwrap();
+    try_write(db.conn(), "INSERT INTO t VALUES (1, 'Y', 2, 1)", &["t"]).unwrap();
     let tokens =
         "SELECT group_concat(b || tok, ' ') FROM (SELECT * FROM t ORDER BY b COLLATE BINARY)";
     let tokens: String = db.conn().query_row(tokens, [], |row| row.get(0)).unwrap();

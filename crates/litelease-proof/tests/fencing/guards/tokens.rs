@@ -4,7 +4,7 @@ use litelease::rusqlite::ffi;
 use litelease::{Guard, Litelease, functions};
 use litelease_proof::rig::{LONG, TestFolder, acquired};
 
-use super::{SCHEMA, attempt, guarded, two_grants};
+use super::{SCHEMA, guarded, try_write, two_grants};
 
 #[test]
 fn names_of_every_kind_can_guard_a_table() {
@@ -22,13 +22,13 @@ fn names_of_every_kind_can_guard_a_table() {
             if let Some(token) = token {
                 db.present((name, token)).unwrap();
             }
-            let done = attempt(db.conn(), "DELETE FROM orders WHERE id = 1", &["orders"]);
+            let done = try_write(db.conn(), "DELETE FROM orders WHERE id = 1", &["orders"]);
             assert_eq!(done.is_ok(), passes, "{name:?}: {done:?}");
         }
         assert!(db.guards().unwrap().iter().all(|guard| guard.is_intact), "{name:?}");
         assert_eq!(db.unguard("orders", Some(name)).unwrap(), 1);
         db.withdraw(name).unwrap();
-        attempt(db.conn(), "DELETE FROM orders WHERE id = 2", &["orders"]).unwrap();
+        try_write(db.conn(), "DELETE FROM orders WHERE id = 2", &["orders"]).unwrap();
     }
 }
 
@@ -37,7 +37,7 @@ fn names_are_compared_to_the_letter() {
     let db = guarded("CREATE TABLE t (id)", "t", &Guard::by_connection());
     acquired(db.claim("WRITER", "a", LONG));
     db.present(("WRITER", 2)).unwrap();
-    attempt(db.conn(), "INSERT INTO t VALUES (1)", &["t"]).unwrap_err();
+    try_write(db.conn(), "INSERT INTO t VALUES (1)", &["t"]).unwrap_err();
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn several_names_must_all_pass_in_either_form() {
                 format!("INSERT INTO orders (id, tok, tok2) VALUES ({id}, {tok}, {tok2})"),
                 format!("UPDATE orders SET v = 1, tok = {tok}, tok2 = {tok2} WHERE id < 3"),
             ] {
-                let done = attempt(db.conn(), &sql, &["orders"]);
+                let done = try_write(db.conn(), &sql, &["orders"]);
                 assert_eq!(done.is_ok(), passes, "{sql} presented {presented}: {done:?}");
             }
         }
@@ -74,13 +74,13 @@ fn several_names_must_all_pass_in_either_form() {
             "UPDATE orders SET v = 1, tok2 = 1",
             "DELETE FROM orders",
         ] {
-            attempt(db.conn(), sql, &["orders"]).unwrap_err();
+            try_write(db.conn(), sql, &["orders"]).unwrap_err();
         }
     }
     assert_eq!(db.guards().unwrap().len(), 3);
     assert_eq!(db.unguard("orders", None).unwrap(), 3);
     assert_eq!(db.unguard("orders", None).unwrap(), 0);
-    attempt(db.conn(), "DELETE FROM orders", &[]).unwrap();
+    try_write(db.conn(), "DELETE FROM orders", &[]).unwrap();
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_name_that_was_never_claimed_closes_the_table_until_its_first_grant() {
         db.guard("orders", "later", &guard).unwrap();
         let insert = |token: &str| {
             let sql = format!("INSERT INTO orders (id, tok) VALUES (10, {token})");
-            attempt(db.conn(), &sql, &["orders"])
+            try_write(db.conn(), &sql, &["orders"])
         };
         assert!(!db.present(("later", 1)).unwrap());
         for token in ["NULL", "0", "1"] {
@@ -115,7 +115,7 @@ fn a_lease_that_merely_ended_still_passes_unless_the_guard_is_strict() {
         let write = |token: i64| {
             db.present(("w", token)).unwrap();
             let sql = format!("UPDATE orders SET v = 1, tok = {token}");
-            attempt(db.conn(), &sql, &["orders"])
+            try_write(db.conn(), &sql, &["orders"])
         };
         let lease = acquired(db.claim("w", "a", LONG));
         write(lease.token).unwrap();
@@ -148,10 +148,10 @@ fn the_clock_may_go_where_it_likes_and_the_fence_holds() {
     let (newest, old) = grants.split_last().unwrap();
     for token in old {
         assert!(!db.present(("writer", *token)).unwrap());
-        attempt(db.conn(), "DELETE FROM orders WHERE id = 1", &["orders"]).unwrap_err();
+        try_write(db.conn(), "DELETE FROM orders WHERE id = 1", &["orders"]).unwrap_err();
     }
     assert!(db.present(("writer", *newest)).unwrap());
-    attempt(db.conn(), "DELETE FROM orders WHERE id = 1", &["orders"]).unwrap();
+    try_write(db.conn(), "DELETE FROM orders WHERE id = 1", &["orders"]).unwrap();
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn a_presentation_belongs_to_one_connection_and_can_be_withdrawn() {
     two_grants(&db);
     assert!(db.present(("writer", 2)).unwrap());
     assert!(!other.present(("another", 2)).unwrap());
-    attempt(other.conn(), "INSERT INTO orders VALUES (1)", &["orders"]).unwrap_err();
+    try_write(other.conn(), "INSERT INTO orders VALUES (1)", &["orders"]).unwrap_err();
     // Another handle on the same connection, and the SQL functions, know of it.
     let borrowed = litelease::LiteleaseRef::new(db.conn());
-    attempt(borrowed.conn(), "INSERT INTO orders VALUES (1)", &["orders"]).unwrap();
+    try_write(borrowed.conn(), "INSERT INTO orders VALUES (1)", &["orders"]).unwrap();
     functions::register(db.conn()).unwrap();
     let presented = "SELECT litelease_presented('writer')";
     let known = |db: &Litelease| -> Option<i64> {
@@ -175,7 +175,7 @@ fn a_presentation_belongs_to_one_connection_and_can_be_withdrawn() {
     assert_eq!(known(&db), Some(2));
     borrowed.withdraw("writer").unwrap();
     assert_eq!(known(&db), None);
-    attempt(db.conn(), "INSERT INTO orders VALUES (2)", &["orders"]).unwrap_err();
+    try_write(db.conn(), "INSERT INTO orders VALUES (2)", &["orders"]).unwrap_err();
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn an_old_snapshot_that_wants_to_write_is_told_so_and_never_passes() {
     let code = refused.sqlite_error().unwrap().extended_code;
     assert_eq!(code, ffi::SQLITE_BUSY_SNAPSHOT, "{refused}");
     old.conn().execute_batch("ROLLBACK").unwrap();
-    attempt(old.conn(), "INSERT INTO orders VALUES (1, 1)", &["orders"]).unwrap_err();
+    try_write(old.conn(), "INSERT INTO orders VALUES (1, 1)", &["orders"]).unwrap_err();
 }
 
 #[test]
@@ -207,10 +207,10 @@ fn refusals_are_counted_for_guards_by_connection() {
     two_grants(&db);
     db.present(("writer", 1)).unwrap();
     for _ in 0..3 {
-        attempt(db.conn(), "INSERT INTO orders VALUES (1), (2)", &["orders"]).unwrap_err();
+        try_write(db.conn(), "INSERT INTO orders VALUES (1), (2)", &["orders"]).unwrap_err();
     }
     db.present(("writer", 2)).unwrap();
-    attempt(db.conn(), "INSERT INTO orders VALUES (1), (2)", &["orders"]).unwrap();
+    try_write(db.conn(), "INSERT INTO orders VALUES (1), (2)", &["orders"]).unwrap();
     // Another connection of the process sees the same count.
     let counts: Vec<u64> =
         place.open(LONG).guards().unwrap().iter().map(|guard| guard.refusals).collect();

@@ -4,7 +4,7 @@ use litelease::rusqlite::config::DbConfig;
 use litelease::{Error, Guard, Litelease};
 use litelease_proof::rig::{LONG, TestFolder, acquired};
 
-use super::{SCHEMA, attempt, guarded, two_grants};
+use super::{SCHEMA, guarded, try_write, two_grants};
 
 #[test]
 fn a_zombie_is_refused_where_the_guarded_file_is_attached_to_another_one() {
@@ -21,12 +21,13 @@ fn a_zombie_is_refused_where_the_guarded_file_is_attached_to_another_one() {
     acquired(main.claim("writer", "a", LONG));
     main.conn().execute("ATTACH ?1 AS ours", [ours.file.to_str().unwrap()]).unwrap();
     assert!(main.present(("writer", 1)).unwrap(), "the newest one of the main file");
-    attempt(main.conn(), "INSERT INTO ours.orders VALUES (1, 1)", &["ours.orders"]).unwrap_err();
-    attempt(main.conn(), "INSERT INTO ours.orders2 VALUES (1, 1)", &["ours.orders2"]).unwrap_err();
+    try_write(main.conn(), "INSERT INTO ours.orders VALUES (1, 1)", &["ours.orders"]).unwrap_err();
+    try_write(main.conn(), "INSERT INTO ours.orders2 VALUES (1, 1)", &["ours.orders2"])
+        .unwrap_err();
     // And the holder of the newest one passes there.
     assert!(!main.present(("writer", 2)).unwrap(), "no such token in the main file");
-    attempt(main.conn(), "INSERT INTO ours.orders VALUES (1, 2)", &["ours.orders"]).unwrap();
-    attempt(main.conn(), "INSERT INTO ours.orders2 VALUES (1, 2)", &["ours.orders2"]).unwrap();
+    try_write(main.conn(), "INSERT INTO ours.orders VALUES (1, 2)", &["ours.orders"]).unwrap();
+    try_write(main.conn(), "INSERT INTO ours.orders2 VALUES (1, 2)", &["ours.orders2"]).unwrap();
 }
 
 #[test]
@@ -42,8 +43,8 @@ fn a_connection_without_the_functions_is_refused_by_one_form_and_free_to_use_the
     let plain = place.connect(LONG);
     let refused = plain.execute("INSERT INTO orders VALUES (1, 2)", []).unwrap_err().to_string();
     assert!(refused.contains("no such function: litelease_presented"), "{refused}");
-    attempt(&plain, "INSERT INTO orders2 VALUES (1, 2)", &["orders2"]).unwrap();
-    attempt(&plain, "INSERT INTO orders2 VALUES (1, 1)", &["orders2"]).unwrap_err();
+    try_write(&plain, "INSERT INTO orders2 VALUES (1, 2)", &["orders2"]).unwrap();
+    try_write(&plain, "INSERT INTO orders2 VALUES (1, 1)", &["orders2"]).unwrap_err();
     // What it does to the schema does not open the fence.
     plain.execute("ALTER TABLE orders RENAME TO renamed", []).unwrap();
     assert!(db.guards().unwrap().iter().all(|guard| guard.is_intact));
@@ -57,7 +58,8 @@ fn known_ways_around_the_fence_are_as_the_docs_tell() {
         let stale = || {
             let db = guarded(SCHEMA, "orders", &guard);
             db.present(("writer", 1)).unwrap();
-            attempt(db.conn(), "UPDATE orders SET v = 'stale', tok = 1", &["orders"]).unwrap_err();
+            try_write(db.conn(), "UPDATE orders SET v = 'stale', tok = 1", &["orders"])
+                .unwrap_err();
             db
         };
         let is_written = |db: &Litelease| {
