@@ -2,8 +2,9 @@
 //! file share a transaction.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
@@ -21,6 +22,8 @@ use crate::{
 pub struct Keeper {
     clock: Arc<dyn Clock>,
     groups: Mutex<Vec<Arc<Group>>>,
+    /// How many threads are closing rows that are in `groups` no more.
+    closing: AtomicUsize,
     alarm: Arc<Alarm>,
 }
 
@@ -72,7 +75,8 @@ const CALLER_PAUSE: Duration = Duration::from_millis(1);
 impl Keeper {
     /// Creates a keeper with this clock and without a thread.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Keeper { clock, groups: Mutex::default(), alarm: Arc::default() }
+        let (groups, closing, alarm) = (Mutex::default(), AtomicUsize::new(0), Arc::default());
+        Keeper { clock, groups, closing, alarm }
     }
 
     /// Starts the thread, which runs until the last reference to the keeper is dropped. A hold
@@ -162,8 +166,8 @@ impl Keeper {
         groups.iter().filter_map(step).min()
     }
 
-    /// Closes the rows that have no holds any more. Returns whether some of them are in use, as
-    /// they are for moments by this thread and others.
+    /// Closes the rows that have no holds any more. Returns whether other threads still use some of
+    /// them, or are closing them, as they do for moments.
     pub(crate) fn close_idle(&self) -> bool {
         let mut groups = locked(&self.groups);
         // A holder that still has a reference may leave a release to the keeper.
@@ -171,9 +175,11 @@ impl Keeper {
         let idle: Vec<Arc<Group>> = groups.extract_if(.., is_idle).collect();
         let is_in_use = groups.iter().any(|group| group.is_empty());
         // Closed without the lock: it takes time.
+        self.closing.fetch_add(1, Ordering::SeqCst);
         drop(groups);
         drop(idle);
-        is_in_use
+        let others = self.closing.fetch_sub(1, Ordering::SeqCst) - 1;
+        is_in_use || others > 0
     }
 
     /// Closes the rows of all files, except those that another thread uses until `deadline`.
@@ -181,6 +187,11 @@ impl Keeper {
         let groups = std::mem::take(&mut *locked(&self.groups));
         for group in groups {
             drop(unshared(group, deadline));
+        }
+        // The keeper's thread may be closing rows that had no holds any more. If the program ended
+        // before that was done, SQLite would leave its log.
+        while self.closing.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_micros(100));
         }
     }
 

@@ -122,6 +122,9 @@ impl Session {
     fn start(self: Arc<Self>, events: Sender<Event>) -> Result<()> {
         let body = move || {
             let result = self.worker.run(&|item| self.handle(item, &events));
+            // The process may end once the result is sent. The main thread closes the connections,
+            // and an open one would leave its -wal.
+            drop(self);
             // The main loop may have failed, and then the receiver is gone.
             let _ = events.send(Event::Over(result));
         };
