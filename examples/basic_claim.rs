@@ -28,7 +28,7 @@ fn main() -> litelease::Result<()> {
         println!("page {page}");
         std::thread::sleep(Duration::from_millis(100));
 
-        // Stay the owner while there is work, and stop as soon as somebody else is.
+        // Stay the owner while there is work, and stop as soon as another process is.
         lease = match db.renew(&lease, TTL)? {
             RenewResult::Renewed(lease) => lease,
             RenewResult::Rejected { reason, .. } => {

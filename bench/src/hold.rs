@@ -48,7 +48,7 @@ pub(crate) fn worker(work: &str, file: &Path) -> Result<()> {
             let at = now();
             let ClaimResult::Acquired(lease) = claimed else { return Err("busy".into()) };
             print_line(&at.as_nanos().to_string())?;
-            // The next round begins when somebody else has it.
+            // The next round begins when another process has it.
             std::io::stdin().lock().read_line(&mut String::new())?;
             db.release(&lease)?;
             print_line("released")?;
@@ -131,7 +131,8 @@ fn share_of_a_core(worker: &Worker, rounds: usize, time: Duration) -> Result<Rou
     Rounds::new(shares)
 }
 
-/// A holder is killed while somebody waits: how long after that does the waiter have the name?
+/// A holder is killed while another process waits: how long after that does the waiter have the
+/// name?
 fn takeover() -> Result<Figure> {
     let place = BenchFolder::new()?;
     let db = Litelease::open_own(&place.file)?;

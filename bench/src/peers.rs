@@ -184,7 +184,7 @@ pub(crate) fn start_etcd(folder: &Path) -> Result<(Child, TcpStream)> {
     }
 }
 
-/// Returns an address that nobody listens at.
+/// Returns an address without a listener.
 pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

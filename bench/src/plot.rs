@@ -9,7 +9,7 @@ const WIDTH: f64 = 720.0;
 /// Room for the title, and for what the numbers upwards mean.
 const TOP: f64 = 64.0;
 
-/// Whoever looks in the dark gets light on dark; the ground is drawn, so that the page's own colour
+/// A reader in dark mode gets light on dark; the ground is drawn, so that the page's own colour
 /// does not matter.
 const STYLE: &str = "
 text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:12px;fill:#1f2328}
@@ -318,7 +318,7 @@ impl Svg {
         }
         let mut left = WIDTH - 20.0;
         for (number, series) in series.iter().enumerate().rev() {
-            // How wide the letters are nobody knows here; so much is enough.
+            // The width of the letters is unknown here; this much is enough.
             left -= 7.0 * series.name.chars().count() as f64 + 32.0;
             self.rect(&format!("f{number}"), [left, 40.0], [12.0, 12.0]);
             self.text("", "start", left + 18.0, 50.0, &series.name);

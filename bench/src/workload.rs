@@ -90,8 +90,8 @@ fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
             )?;
             (0..3 * rounds).try_for_each(|round| update.update(i64::from(round)))
         }),
-        // What the bare statement costs whoever wants the same answer. SQLite's text is gone with
-        // the next step, so it is copied.
+        // The bare statement that gives a caller the same answer. SQLite's text is gone with the
+        // next step, so it is copied.
         "raw-token" => selects(db, rounds, |_, token, _| token),
         "raw-owner" => selects(db, rounds, |owner, _, _| owner.to_owned()),
         "raw-inspect" => selects(db, rounds, |owner, token, expires_at_ms| Lease {

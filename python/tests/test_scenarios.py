@@ -196,6 +196,9 @@ class Verbs(Player):
         if step.verb == "inspect":
             lease = db.inspect(name, now_ms=now)
             return f"held {shown(lease.owner)} {grant(lease)}" if lease else "none"
+        if step.verb == "since":
+            lease = db.inspect(name, now_ms=now)
+            return f"since {lease.since_ms}" if lease else "none"
         if step.verb == "owner":
             found = db.owner(name, now_ms=now)
             return "none" if found is None else f"owner {shown(found)}"
@@ -283,6 +286,9 @@ class Functions(Player):
         if step.verb == "inspect":
             held = self.lease(name, now)
             return f"held {shown(str(held[0]))} {held[1]} until {held[2]}" if held else "none"
+        if step.verb == "since":
+            found = self.ask("SELECT since_ms FROM litelease_leases(?2) WHERE name = ?1 AND state = 'live'", name, now)
+            return f"since {found[0]}" if found else "none"
         if step.verb == "attach":
             return "done" if self.call("attach", name, *options, words["value"], now) else "rejected"
         if step.verb == "value":

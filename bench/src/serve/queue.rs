@@ -43,7 +43,7 @@ RETURNING id, receipt, token, attempts, body";
 
 const POSTGRES_ACK: &str = "DELETE FROM items WHERE id = $1::bigint AND receipt = $2::uuid";
 
-/// Somebody to compare with.
+/// Another queue to compare with.
 struct Peer {
     what: &'static str,
     reach: f64,

@@ -99,7 +99,7 @@ const ENGINES: &[&str] = &[
     "PostgreSQL",
 ];
 
-/// Refuses a URL whose engine is not among those that were built.
+/// Refuses a URL of an engine that this program was built without.
 fn check_built(url: &cluster::EngineUrl, built: &[&str]) -> std::result::Result<(), String> {
     let engine = match url {
         cluster::EngineUrl::Etcd(_) => "etcd",
@@ -144,7 +144,7 @@ fn with_password(url: &str, password: &str) -> String {
     format!("{start}{}:{encoded}{behind}", user.unwrap_or_default())
 }
 
-/// Splits a URL into what is before the user, the user with its password, and what is behind it.
+/// Splits a URL into the part before the user, the user with its password, and the part after it.
 fn parts(url: &str) -> (&str, Option<&str>, &str) {
     let begin = url.find("://").map_or(0, |at| at + 3);
     let rest = &url[begin..];

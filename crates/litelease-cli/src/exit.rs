@@ -1,4 +1,4 @@
-//! How the command ends: exit codes, which docs/cli.md promises, and one line on standard error.
+//! The end of the command: exit codes, which docs/cli.md promises, and one line on standard error.
 
 use std::fmt::Display;
 
@@ -17,7 +17,7 @@ pub(crate) mod code {
     pub(crate) const NO: u8 = 1;
     /// The command line makes no sense.
     pub(crate) const USAGE: u8 = 64;
-    /// Something is broken or in the way: the file, mostly.
+    /// The file, mostly, is broken or locked.
     pub(crate) const FAILED: u8 = 69;
     /// The answer could not be written to standard output.
     pub(crate) const NOT_TOLD: u8 = 74;
@@ -34,7 +34,7 @@ pub(crate) mod code {
 /// The reader of standard output has gone away.
 const BROKEN_PIPE: &str = "BrokenPipe";
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,

@@ -1,4 +1,4 @@
-//! Looks up user and command of the process behind an owner text, on this host.
+//! Finds user and command of the process behind an owner text, on this host.
 
 use litelease::{Identity, Liveness};
 use litelease_sys::ProcessInfo;
@@ -12,13 +12,12 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Looks up the process of an owner text. Returns `None` unless that very process is running
-    /// here.
+    /// Finds the process of an owner text. Returns `None` unless that very process is running here.
     pub(crate) fn find(owner: &str) -> Option<Self> {
         let who = Identity::parse(owner)?;
         let ProcessInfo { user, command } = ProcessInfo::find(who.pid)?;
-        // Asked last: if it is the same process now, it was when the rest was read. An identity
-        // without a start time cannot tell.
+        // Checked last: if it is the same process now, it was when the rest was read. For an
+        // identity without a start time this proves nothing.
         let is_same = who.start.is_some() && who.liveness() == Liveness::Alive;
         is_same.then_some(Holder { user, command })
     }

@@ -56,7 +56,7 @@ pub(crate) struct Common {
         hide_env_values = true
     )]
     db: Option<PathBuf>,
-    /// `db` stands on the command line.
+    /// True if `db` was given on the command line.
     #[arg(skip)]
     is_db_argument: bool,
     /// The URL of a server to use instead of a file: https://HOST or http://127.0.0.1:7070

@@ -17,7 +17,7 @@ pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
 
 /// Prints a line on standard output. Fails if it cannot be written: then the caller does not know
-/// what was done.
+/// the result.
 pub(crate) fn say(line: &str) -> Result<()> {
     say_text(&format!("{line}\n"))
 }
@@ -49,7 +49,7 @@ pub(crate) fn held_by(current: &Lease) -> String {
     format!("{name} is held by {who} (token {}), for {left} more", current.token)
 }
 
-/// Says that another owner has the name, and returns the exit code for that.
+/// Prints that another owner has the name, and returns the exit code for that.
 pub(crate) fn busy(common: &Common, current: &Lease) -> Result<u8> {
     if common.json {
         say(&json!({ "busy": lease(current) }).to_string())?;
@@ -61,11 +61,14 @@ pub(crate) fn busy(common: &Common, current: &Lease) -> Result<u8> {
 
 /// Returns a lease as JSON.
 pub(crate) fn lease(lease: &Lease) -> Value {
-    entry(&LeaseRow {
-        name: lease.name.clone(),
-        tenure: Some((lease.owner.clone(), lease.expires_at_ms)),
-        token: lease.token,
-    })
+    entry(&lease_row(lease.clone()))
+}
+
+/// Returns a lease as a row. Of those that say so in their owner text, it is known since when.
+pub(crate) fn lease_row(lease: Lease) -> LeaseRow {
+    let Lease { name, owner, token, expires_at_ms } = lease;
+    let since_ms = Identity::parse(&owner).and_then(|who| who.since_ms());
+    LeaseRow { name, tenure: Some((owner, expires_at_ms)), token, since_ms }
 }
 
 /// Returns a held slot as a lease. The note of its holder is the owner.
@@ -109,7 +112,7 @@ pub(crate) fn entry(listed: &LeaseRow) -> Value {
         "state": listed.status(now_ms).map(Status::word),
         "host": who.as_ref().map(|who| who.host.clone()),
         "pid": who.as_ref().map(|who| who.pid),
-        "since_ms": who.as_ref().and_then(Identity::since_ms),
+        "since_ms": listed.since_ms,
         "process": owner.map(|owner| process(owner)),
         "user": holder.as_ref().map(|holder| &holder.user),
         "command": holder.as_ref().map(|holder| &holder.command),

@@ -66,7 +66,7 @@ impl Target {
         }
     }
 
-    /// Makes sure that something was ever leased here.
+    /// Checks that a lease was ever granted here.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
             Target::File(file) => file.open().map(drop),
@@ -124,7 +124,7 @@ impl Target {
         }
     }
 
-    /// Notes that the work under a grant goes on. Returns its name and token.
+    /// Records that the work under a grant goes on. Returns its name and token.
     pub(crate) fn progress(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
         match self {
             Target::File(file) => file.progress(grant),
@@ -157,7 +157,7 @@ impl Target {
         }
     }
 
-    /// Ends a lease whose token could not be told to its caller.
+    /// Ends a lease whose token could not be printed for its caller.
     pub(crate) fn take_back(&self, lease: &Lease) -> Result<Verdict<(String, i64)>> {
         match self {
             Target::File(file) => Ok(file.open()?.release(lease)?.into()),
@@ -176,6 +176,16 @@ impl Target {
         }
     }
 
+    /// Returns the row of a name that is leased.
+    pub(crate) fn live_row(&self, name: &str) -> Result<Option<LeaseRow>> {
+        let row = match self {
+            Target::File(file) => file.row(name),
+            Target::Server(server) => server.row(name),
+            Target::Engine(engine) => engine.row(name),
+        };
+        Ok(row?.filter(is_live))
+    }
+
     /// Returns the known names: with `all` also free ones.
     pub(crate) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         match self {
@@ -185,8 +195,8 @@ impl Target {
         }
     }
 
-    /// Returns names that may be meant by one that is not known. A hint only: what was asked for
-    /// reports its own errors.
+    /// Returns known names that are similar to an unknown one. Only a hint: the command itself
+    /// reports its errors.
     pub(crate) fn known(&self) -> Vec<String> {
         let is_server = matches!(self, Target::Server(_));
         self.list(!is_server).unwrap_or_default().into_iter().map(|row| row.name).collect()
@@ -228,7 +238,7 @@ impl Target {
         }
     }
 
-    /// Checks whether the place stores the limits of what is held. Otherwise the hold keeps them.
+    /// Checks whether the place stores the limits of a hold. Otherwise the hold keeps them.
     pub(crate) fn stores_limits(&self, wanted: &HoldRequest) -> bool {
         wanted.slots.is_none() && !matches!(self, Target::Engine(_))
     }
@@ -251,7 +261,7 @@ impl Target {
         }
     }
 
-    /// Fences off what was granted before a backup came back, and returns the new floor.
+    /// Fences off the grants from before a backup was restored, and returns the new floor.
     pub(crate) fn restore_fence(&self, above: Option<i64>) -> Result<i64> {
         match (self, above) {
             (Target::File(file), None) => Ok(file.open()?.restore_fence()?),
@@ -271,7 +281,7 @@ impl Target {
         }
     }
 
-    /// Returns who keeps others from writing, if that can be known.
+    /// Returns the process that keeps others from writing, if that can be known.
     pub(crate) fn writer(&self) -> Option<u32> {
         match self {
             Target::File(file) => file.open_if_any().ok().flatten()?.write_lock_pid(),
@@ -286,6 +296,11 @@ impl Target {
             printable(&self.shown())
         ))
     }
+}
+
+/// Checks whether the lease of a row is live now.
+fn is_live(row: &LeaseRow) -> bool {
+    row.status(litelease::now_ms()) == Some(Status::Live)
 }
 
 /// A variable of the environment, to be set or removed.
@@ -371,7 +386,7 @@ impl From<BreakResult> for Verdict<(String, i64)> {
     }
 }
 
-/// Why a verb was rejected.
+/// The reason why a verb was rejected.
 pub(crate) struct Rejection {
     pub(crate) reason: String,
     /// The name was never granted.
@@ -471,7 +486,7 @@ impl Watching {
         }
     }
 
-    /// Waits until something may have changed, until a time, or for so long.
+    /// Waits until a change may have happened, until a time, or for this long.
     pub(crate) fn wait_for_change(&mut self, until_ms: i64, left: Duration) -> Result<()> {
         match self {
             Watching::File(file) => file.watch.wait(file.seen, until_ms, left),

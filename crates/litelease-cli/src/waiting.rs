@@ -1,4 +1,4 @@
-//! Shows at a terminal who has the name while the command waits for it.
+//! Shows at a terminal the holder of the name while the command waits for it.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -18,7 +18,7 @@ const FIRST_POLL: Duration = Duration::from_millis(300);
 /// The time between later polls. Holders that change faster are not all shown.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// Runs `wait`, and meanwhile prints who has the name, if standard error is a terminal and
+/// Runs `wait`, and meanwhile prints the holder of the name, if standard error is a terminal and
 /// `--quiet` was not given.
 pub(crate) fn while_waiting<T>(common: &Common, name: &str, wait: impl FnOnce() -> T) -> T {
     if common.quiet || common.json || !std::io::stderr().is_terminal() {

@@ -52,6 +52,9 @@ pub struct Lease {
     pub token: i64,
     /// How long the lease had left when the server answered.
     pub expires_in: Duration,
+    /// How long ago its grant began when the server answered, where the lease is shown. `None` in
+    /// the answer to a claim or a renewal.
+    pub held_for: Option<Duration>,
 }
 
 /// A grant: a lease, and the secret by which it is renewed and released.
@@ -452,7 +455,8 @@ impl Grant {
     /// known before that.
     pub fn with_secret(secret: &str) -> Self {
         let (name, owner) = (String::new(), String::new());
-        let lease = Lease { name, owner, token: 0, expires_in: Duration::ZERO };
+        let (expires_in, held_for) = (Duration::ZERO, None);
+        let lease = Lease { name, owner, token: 0, expires_in, held_for };
         Grant { lease, secret: secret.into(), start: None }
     }
 
@@ -478,7 +482,7 @@ impl std::fmt::Debug for Grant {
 impl From<&Lease> for litelease_core::Lease {
     /// Counts the end of the lease on this machine's wall clock.
     fn from(lease: &Lease) -> Self {
-        let Lease { name, owner, token, expires_in } = lease.clone();
+        let Lease { name, owner, token, expires_in, .. } = lease.clone();
         litelease_core::Lease { name, owner, token, expires_at_ms: from_now(expires_in) }
     }
 }
@@ -488,7 +492,7 @@ impl From<litelease_core::Lease> for Lease {
         let litelease_core::Lease { name, owner, token, expires_at_ms } = lease;
         let left_ms = expires_at_ms.saturating_sub(from_now(Duration::ZERO));
         let expires_in = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
-        Lease { name, owner, token, expires_in }
+        Lease { name, owner, token, expires_in, held_for: None }
     }
 }
 
@@ -505,8 +509,9 @@ pub(crate) fn is_trusted(start: Duration, lasts: Duration) -> bool {
 
 impl From<wire::Lease> for Lease {
     fn from(lease: wire::Lease) -> Self {
-        let wire::Lease { name, owner, token, expires_in, .. } = lease;
-        Lease { name, owner, token, expires_in: expires_in.duration() }
+        let wire::Lease { name, owner, token, expires_in, held_for, .. } = lease;
+        let (expires_in, held_for) = (expires_in.duration(), Some(held_for.duration()));
+        Lease { name, owner, token, expires_in, held_for }
     }
 }
 

@@ -77,12 +77,12 @@ impl Kind {
         if let Kind::Name = self {
             let Grant { name, owner, token, expires_in, grant, .. } = typed(value)?;
             let expires_in = expires_in.duration();
-            return Ok((Lease { name, owner, token, expires_in }, grant));
+            return Ok((Lease { name, owner, token, expires_in, held_for: None }, grant));
         }
         let SlotLease { position, token, expires_in, lease, .. } = typed(value)?;
         let (name, owner) = (name.into(), format!("slot {position}"));
         let expires_in = expires_in.ok_or_else(nonsense)?.duration();
-        Ok((Lease { name, owner, token, expires_in }, lease))
+        Ok((Lease { name, owner, token, expires_in, held_for: None }, lease))
     }
 
     /// Returns a call on a grant.

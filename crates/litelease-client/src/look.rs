@@ -40,6 +40,8 @@ pub struct KnownName {
     pub owner: Option<String>,
     /// How many milliseconds its lease has left; negative if it has run out.
     pub left_ms: Option<i64>,
+    /// How long ago its grant began, if it is leased.
+    pub held_for: Option<Duration>,
 }
 
 /// A pool that has a name, of which slots are held.
@@ -125,13 +127,14 @@ impl<M: Mode> Client<M> {
     /// ```
     pub fn inspect(&self, name: &str) -> M::Answer<Name> {
         self.find(one(name), FIRST, |found| match found {
-            wire::Leases::One(wire::Name { name, owner, token, expires_in, .. }) => {
+            wire::Leases::One(wire::Name { name, owner, token, expires_in, held_for, .. }) => {
                 let tenure = owner.zip(token).zip(expires_in);
                 let lease = tenure.map(|((owner, token), left)| Lease {
                     name,
                     owner,
                     token,
                     expires_in: left.duration(),
+                    held_for: held_for.map(Seconds::duration),
                 });
                 Name { token, lease }
             }
@@ -371,6 +374,7 @@ impl From<wire::KnownLease> for KnownName {
                 state: "live".into(),
                 owner: Some(lease.owner),
                 left_ms: Some(lease.expires_in.ms),
+                held_for: Some(lease.held_for.duration()),
             },
             wire::KnownLease::Ended(ended) => KnownName {
                 name: ended.name,
@@ -378,6 +382,7 @@ impl From<wire::KnownLease> for KnownName {
                 state: ended.state.unwrap_or_else(|| "released".into()),
                 owner: ended.last_owner,
                 left_ms: ended.expired_for.map(|ago| -ago.ms),
+                held_for: None,
             },
         }
     }
@@ -390,7 +395,7 @@ mod tests {
     #[test]
     fn events_are_read() {
         let data = r#"{"leases":[
-            {"name":"a","owner":"x","token":1,"expires_in":3,"expires_at_unix":4},
+            {"name":"a","owner":"x","token":1,"expires_in":3,"held_for":2,"expires_at_unix":4},
             {"name":"b","owner":null,"token":2,"expires_in":null,"expires_at_unix":null}
         ]}"#;
         let read = news("change", data).map(|news| (news.is_whole, news.live.len(), news.ended));

@@ -21,7 +21,8 @@ const SOON: Duration = Duration::from_secs(8);
 fn event(kind: &str, token: Option<i64>) -> String {
     let lease = match token {
         Some(token) => json!({
-            "name": "x", "owner": "a", "token": token, "expires_in": 30, "expires_at_unix": 60,
+            "name": "x", "owner": "a", "token": token, "expires_in": 30, "held_for": 1,
+            "expires_at_unix": 60,
         }),
         // The server says the token of the lease that has ended.
         None => json!({

@@ -102,7 +102,8 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Renews what has no answer yet. The rows that this handle wrote last need not be loaded.
+    /// Renews the holds that have no answer yet. The rows that this handle wrote last need not be
+    /// loaded.
     fn go(&mut self, may_know: bool) -> Result<()> {
         let open = (0..self.asked.len()).filter(|at| self.answers[*at].is_none());
         let (known, unknown) = match may_know {
@@ -158,7 +159,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Asks the rule about each, and stores what it allows in as few requests as the engine takes.
+    /// Lets the rule decide about each, and stores the results in as few requests as the engine
+    /// takes.
     fn renew(
         &mut self,
         seen: &Loaded,
@@ -216,7 +218,7 @@ impl Batch<'_> {
         let loaded = Loaded { rows, ..seen.without_rows() };
         let stored = self.cluster.shared.engine.store_each(&loaded, &news, self.left()?);
         let stored = match stored {
-            // What of it is stored is not known.
+            // Any part of it may be stored.
             Err(error) => {
                 let mut cache = self.cluster.cache();
                 allowed.iter().for_each(|allowed| cache.forget_known(&allowed.seen.name));

@@ -1,6 +1,6 @@
 //! The one loop behind all verbs on a name: load, ask the rule, compare and store.
 //!
-//! Every change carries an attempt id. After a lost answer the row tells what became of it.
+//! Every change carries an attempt id. After a lost answer the row shows whether it was stored.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) struct Operation<'a, A> {
     pub(crate) name: &'a str,
     /// The rows that it is for: free names, live leases or any.
     pub(crate) kind: Kind,
-    /// The ttl that was asked for.
+    /// The ttl of the call.
     pub(crate) ttl_ms: Option<i64>,
     /// Asks the rule, with the row, the time and the floor.
     pub(crate) decide: &'a Decide<'a, A>,
@@ -34,7 +34,7 @@ pub(crate) type Decide<'a, A> = dyn Fn(&RowAtNow, i64) -> Result<Decision<A>> + 
 pub(crate) enum Kind {
     /// Claims: the name must be free.
     Grant,
-    /// Changes what is live, and may begin with the row that this handle wrote last.
+    /// Changes a live lease, and may begin with the row that this handle wrote last.
     OnLive,
     /// Changes the row, live or not.
     Always,
@@ -102,7 +102,7 @@ impl RowAtNow {
     }
 }
 
-/// When a verb began, and when the row that it decided on was asked for.
+/// When a verb began, and when it loaded the row that it decided on.
 #[derive(Clone, Copy)]
 struct Times {
     started: Duration,
@@ -172,7 +172,7 @@ impl Cluster {
         }
         let pause = PAUSES.0.saturating_mul(1 << patience.tries.min(10)).min(PAUSES.1);
         patience.tries += 1;
-        // Half of it is left to chance, so that those who met do not meet again.
+        // Half of the pause is random, so that clients that met do not meet again.
         let chance = u32::try_from(host.random_id() & 0xff).unwrap_or(0);
         host.pause((pause / 2 + pause * chance / 512).min(left));
         Ok(())
@@ -204,7 +204,8 @@ impl Cluster {
                 Some(loaded) => loaded,
                 None => self.load_again(verb.name, &mut patience, sent.as_ref())?,
             };
-            // First of all, also before an attempt is found again: what follows goes by the floor.
+            // Done first, even before an attempt is found again, because all that follows depends
+            // on the floor.
             if !is_known {
                 let begins = self.begins_epoch(&loaded, &mut patience);
                 if begins.map_err(|error| unknown_after(&sent, error))? {
@@ -236,8 +237,8 @@ impl Cluster {
                     return Err(Error::CommitUnknown(sent.reason.clone()));
                 }
             }
-            // What was lost can no longer be stored if the floor has changed, or if it no longer
-            // fits.
+            // A change whose answer was lost can no longer be stored if the floor has changed, or
+            // if it no longer fits the row.
             sent = sent.filter(|sent| !sent.met_conflict && sent.seen.floor == loaded.floor);
             let (change, answer) = match &sent {
                 Some(sent) => (sent.change.clone(), sent.answer.clone()),
@@ -361,7 +362,8 @@ impl Cluster {
         let until = |until_ms: Option<i64>| {
             let tenure = stored.tenure.as_ref().zip(until_ms);
             let tenure = tenure.map(|(tenure, until_ms)| (tenure.owner.clone(), until_ms));
-            Some(LeaseRow { name: seen.name.clone(), tenure, token: stored.token })
+            let since_ms = tenure.is_some().then_some(stored.since_ms);
+            Some(LeaseRow { name: seen.name.clone(), tenure, token: stored.token, since_ms })
         };
         let Some(tenure) = &stored.tenure else {
             at_now.row = until(None);
@@ -410,7 +412,7 @@ impl Cluster {
         let is_renewal = at_now.row.as_ref().is_some_and(|row| row.token == write.token);
         let tenure = write.tenure.map(|(owner, until_ms)| {
             let ttl_ms = match verb.ttl_ms {
-                // A renewal never shortens: what is left of the lease is left to its holder.
+                // A renewal never shortens: the holder keeps the time that is left of the lease.
                 Some(ttl_ms) if self.counts(loaded) && is_renewal => ttl_ms.max(at_now.left_ms),
                 Some(ttl_ms) if self.counts(loaded) => ttl_ms,
                 _ => until_ms.saturating_sub(at_now.now_ms),
@@ -422,8 +424,13 @@ impl Cluster {
             before.tenure.is_some() && (tenure.is_none() || before.token != write.token)
         });
         let ended = if ends_tenure { attempt } else { before.map_or(0, |before| before.ended) };
-        let row = StoredRow { token: write.token, tenure, at_ms: at_now.now_ms, attempt, ended };
-        // At a time that a caller gives, no clock is asked.
+        let (token, at_ms) = (write.token, at_now.now_ms);
+        let since_ms = match before {
+            Some(before) if is_renewal || tenure.is_none() => before.since_ms,
+            _ => at_ms,
+        };
+        let row = StoredRow { token, tenure, since_ms, at_ms, attempt, ended };
+        // A time that the caller passes needs no clock.
         let is_on_live = verb.kind == Kind::OnLive || is_renewal;
         let while_live = is_on_live && self.when.is_none();
         // If the row was not loaded for this verb, the engine's clock is a guess: it may have been
@@ -436,7 +443,7 @@ impl Cluster {
     /// that was later than the change has it.
     ///
     /// A clock that a failover has set forward can be past the end of the lease that was renewed.
-    /// The rule would then grant a new one, which is not what was stored.
+    /// The rule would then grant a new lease, which is not what was stored.
     fn answer_at<A>(
         &self,
         verb: &Operation<'_, A>,
@@ -459,7 +466,7 @@ impl Cluster {
         self.when.is_none() && loaded.server_ms.is_none()
     }
 
-    /// Remembers what was stored, and answers, unless the lease is over by now.
+    /// Stores the written row in the cache and answers, unless the lease is over by now.
     fn stored<A>(
         &self,
         verb: &Operation<'_, A>,
@@ -500,7 +507,7 @@ pub(crate) fn context(loaded: &Loaded) -> CommitContext {
     CommitContext { boot: loaded.incarnation, may_lose_commits: true, is_own: true }
 }
 
-/// Returns what is stored of a change at a time of the engine's own clock.
+/// Returns the row of a change, at a time of the engine's own clock.
 fn as_of(mut change: Change, server_ms: i64) -> Change {
     if let Some(lasts_ms) = change.lasts_ms {
         change.rows.iter_mut().for_each(|(_, row)| *row = row.as_of(server_ms, lasts_ms));
@@ -508,7 +515,7 @@ fn as_of(mut change: Change, server_ms: i64) -> Change {
     change
 }
 
-/// Returns what would be loaded after a change to the one row of `loaded`.
+/// Returns the rows that a load would return after a change to the one row of `loaded`.
 fn after(mut loaded: Loaded, change: &Change, version: i64) -> Loaded {
     if let Some(epoch) = change.floor {
         loaded.floor = TokenFloor { epoch, version };

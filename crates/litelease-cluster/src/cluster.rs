@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     row_cache: Mutex<RowCache>,
 }
 
-/// How the verbs wait and whom they trust.
+/// How the verbs wait, and which clocks they trust.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -81,7 +81,7 @@ impl Cluster {
         Cluster::remembering(engine, host, options, RowCache::default())
     }
 
-    /// Opens leases for a handle that remembers something: a test that goes back in time.
+    /// Opens leases for a handle with a row cache: a test that goes back in time.
     #[doc(hidden)]
     pub fn remembering(
         engine: Arc<dyn Engine>,
@@ -137,7 +137,7 @@ impl Cluster {
     }
 
     pub(crate) fn cache(&self) -> MutexGuard<'_, RowCache> {
-        // What a thread that panicked has left there is whole: each change is one call.
+        // A thread that panicked has left whole rows there, because each change is one call.
         self.shared.row_cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

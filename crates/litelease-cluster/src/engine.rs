@@ -128,7 +128,7 @@ pub trait Engine: Send + Sync {
     /// Returns how many rows one [`Change`] may have, with new tokens or with those they have.
     fn most_rows(&self, new_tokens: bool) -> usize;
 
-    /// Returns facts for people who look after it, each with what to do if something is wrong.
+    /// Returns facts for operators, each with what to do if something is wrong.
     fn facts(&self) -> Result<EngineFacts>;
 
     /// Makes what the engine needs before the first row, and checks it strictly if it is there.
@@ -192,7 +192,7 @@ pub struct Loaded {
     /// The engine's own clock, as Unix time in milliseconds, if it has one that all clients share.
     /// Without one, a row is over when it was seen unchanged for a whole ttl.
     pub server_ms: Option<i64>,
-    /// The rows that were asked for, in that order.
+    /// The requested rows, in the order of the request.
     pub rows: Vec<LoadedRow>,
 }
 
@@ -223,6 +223,9 @@ pub struct StoredRow {
     pub token: i64,
     /// The owner, unless the name was released.
     pub tenure: Option<StoredTenure>,
+    /// When the newest grant began, by the clock of the client that decided: for people. It does
+    /// not matter once the name was released.
+    pub since_ms: i64,
     /// When it was stored, by the clock of the client that decided.
     pub at_ms: i64,
     /// The attempt that stored it.
@@ -277,14 +280,14 @@ pub enum Stored {
         /// The engine's own clock.
         server_ms: i64,
     },
-    /// Nothing was stored: something has changed since it was loaded.
+    /// Nothing was stored: a row or the floor has changed since it was loaded.
     Conflict,
 }
 
 /// A row of the service: its key, and its new value or none.
 pub type RowChange = (Vec<u8>, Option<Vec<u8>>);
 
-/// Facts about an engine, for people who look after it.
+/// Facts about an engine, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineFacts {
     /// Each fact: a word and its value.
@@ -300,7 +303,7 @@ impl Loaded {
         Loaded { floor, incarnation, server_ms, rows: Vec::new() }
     }
 
-    /// Returns the row of a name that was asked for.
+    /// Returns the row of a requested name.
     pub fn row(&self, name: &str) -> Option<&LoadedRow> {
         self.rows.iter().find(|row| row.name == name)
     }

@@ -237,7 +237,7 @@ impl Cluster {
             let (Some(row), Some(stored)) = (&at_now.row, &seen.row) else { continue };
             let Some(state) = row.state() else { continue };
             let limit_ms = purge_limit(before_ms, at_now.now_ms);
-            // By the time that is stored, and by what was seen: a clock that is wrong ends nothing.
+            // Decided by the stored time and by observation: a wrong clock ends nothing.
             let is_ended = has_ended(stored.state(&seen.name)?, stored.at_ms, limit_ms)
                 && has_ended(state, stored.at_ms, at_now.now_ms);
             if is_ended {

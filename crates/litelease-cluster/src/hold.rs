@@ -51,7 +51,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Options of a hold.
 ///
-/// They are those of a hold in a file, less what only files have: values and requests.
+/// They are those of a hold in a file, without values and requests.
 ///
 /// ```
 /// use std::time::Duration;
@@ -179,9 +179,9 @@ impl Cluster {
         })
     }
 
-    /// Keeps a grant alive that came some other way than by [`hold`](Cluster::hold), such as by a
-    /// transfer. `since` is a moment of [`Host::monotonic`] before it was asked for. No other
-    /// holder may use its owner text.
+    /// Keeps a grant alive that was not made by [`hold`](Cluster::hold), such as one from a
+    /// transfer. `since` is a moment of [`Host::monotonic`] before the call that granted it. No
+    /// other holder may use its owner text.
     pub fn keep(&self, lease: Lease, since: Duration, ttl: Duration) -> Result<Held, HoldError> {
         let place = ClusterPlace { cluster: self, version: 0, left_ms: 0 };
         let acquired = Acquired { granted: Granted::whole(lease), start: since };
@@ -258,7 +258,7 @@ impl Place for ClusterPlace<'_> {
     }
 
     fn take_back(&mut self, wish: &Wish<'_>) {
-        // The owner text tells: no other grant uses it.
+        // The owner text proves it: no other grant uses it.
         let _ = self.cluster.within(TAKE_BACK).release_by_owner(wish.name, wish.owner);
     }
 

@@ -36,7 +36,7 @@ impl KeptRows {
         KeptRows { cluster, refused: None, listener: None }
     }
 
-    /// Returns the error that says why a renewal failed.
+    /// Returns the error for a failed renewal.
     fn reason(&mut self, answer: Result<RenewResult, Error>) -> Result<RenewResult, Error> {
         match (&answer, &self.refused) {
             (Err(Error::Refused(_)), _) => self.refused = answer.as_ref().err().cloned(),
@@ -51,8 +51,8 @@ impl KeptRows {
 
 impl Rows for KeptRows {
     fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
-        // An answer after the end of the window is of no use, and while the keeper waits for one,
-        // it cannot tell the holders that their window is over.
+        // An answer after the end of the window is useless, and while the keeper waits for one, it
+        // cannot report to the holders that their window is over.
         let within = due.iter().map(|due| due.trusted_for.min(due.answer_within));
         let time = within.filter(|time| !time.is_zero()).min().unwrap_or(Duration::ZERO);
         let asked: Vec<Renewing<'_>> = due.iter().map(|due| renewing(due.grant)).collect();
@@ -65,7 +65,7 @@ impl Rows for KeptRows {
         release(&self.cluster.within(time), grant)
     }
 
-    /// The engine notifies of changes, and renewals tell what they mean.
+    /// The engine only notifies of changes; renewals find out what has changed.
     fn read(&mut self, _: &HeldGrant) -> Current {
         Current::unknown()
     }
@@ -96,7 +96,8 @@ fn renewing(grant: &HeldGrant) -> Renewing<'_> {
 }
 
 /// Releases a grant. Fails if it is no longer current. All tries are one attempt: the owner text of
-/// a hold is unique, so it tells a release whose answer was lost from what others have done.
+/// a hold is unique, so it distinguishes a release whose answer was lost from another client's
+/// change.
 pub(crate) fn release(cluster: &Cluster, grant: &HeldGrant) -> Result<(), Loss> {
     let mut hasher = DefaultHasher::new();
     (&grant.owner, grant.token).hash(&mut hasher);

@@ -1,7 +1,7 @@
 //! Leases with expiry and fencing tokens for several machines.
 //!
-//! The verbs are those of the `litelease` crate, and so is the rule. The rows are kept by an engine
-//! that several machines share.
+//! The verbs are those of the `litelease` crate, and so is the rule. An engine that several
+//! machines share stores the rows.
 //!
 //! ```
 //! use std::time::Duration;

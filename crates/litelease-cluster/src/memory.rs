@@ -161,7 +161,7 @@ impl MemoryEngine {
         MemoryEngine::default()
     }
 
-    /// Changes what it keeps, in a test that plays an accident.
+    /// Changes its rows, in a test that plays an accident.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut MemoryRows) -> T) -> T {
         let edited = edit(&mut self.rows());
         self.inner.changed.notify_all();

@@ -263,6 +263,11 @@ impl Cluster {
         })
     }
 
+    /// Returns the row of `name`, live or not, as [`list`](Cluster::list) has it.
+    pub fn row(&self, name: &str) -> Result<Option<LeaseRow>> {
+        self.read(name, RowAtNow::shown)
+    }
+
     /// Returns the lease that keeps others from a claim. On an engine without a clock it may be one
     /// that has ended: see [`claim`](Cluster::claim).
     #[doc(hidden)]
@@ -375,7 +380,7 @@ impl Cluster {
     }
 
     /// Loads one row and shows it as the rule sees it, with the time.
-    fn read<A>(&self, name: &str, see: impl FnOnce(&RowAtNow) -> A) -> Result<A> {
+    fn read<A>(&self, name: &str, see: impl FnOnce(RowAtNow) -> A) -> Result<A> {
         self.check_name(name)?;
         let mut patience = self.patience();
         let loaded = loop {
@@ -385,7 +390,7 @@ impl Cluster {
             }
         };
         let row = loaded.rows.first().ok_or_else(|| missing_row(name))?;
-        Ok(see(&self.row_at_now(&loaded, row)?))
+        Ok(see(self.row_at_now(&loaded, row)?))
     }
 }
 

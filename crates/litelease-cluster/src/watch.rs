@@ -1,5 +1,4 @@
-//! Watching an engine for changes by any client, for callers that look again when something may
-//! have happened.
+//! Watches an engine for changes by any client, for callers that read again after each.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -13,7 +12,7 @@ use crate::host::Host;
 
 /// Notices changes of rows, whichever client makes them. Made by [`Cluster::watch`].
 ///
-/// A wake-up is only a hint: look again, and decide by what is stored.
+/// A wake-up is only a hint: read again, and decide by what is stored.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -50,8 +49,8 @@ impl Listener for Counter {
 impl Cluster {
     /// Starts to watch the rows for changes by any client.
     ///
-    /// etcd tells every change at once. PostgreSQL tells releases, breaks and transfers; other
-    /// changes are seen within half a second.
+    /// etcd reports every change at once. PostgreSQL reports releases, breaks and transfers; other
+    /// changes are noticed within half a second.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -46,7 +46,7 @@ pub struct Permission {
 /// The longest pattern, in bytes.
 const LONGEST_PATTERN: usize = 1024;
 
-/// Why a text is no permission.
+/// The reason why a text is no permission.
 ///
 /// ```
 /// # use litelease_core::{InvalidPermission, Permission};
@@ -79,7 +79,7 @@ impl Scope {
         }
     }
 
-    /// Returns the scope that a word stands for.
+    /// Returns the scope with this name.
     pub fn from_word(word: &str) -> Option<Self> {
         Scope::ALL.into_iter().find(|scope| scope.word() == word)
     }

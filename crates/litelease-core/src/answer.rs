@@ -6,7 +6,7 @@
 use alloc::string::String;
 use core::fmt;
 
-/// One grant of a name, as it is right now: who has it, under which token, until when.
+/// One grant of a name at this moment: its owner, its token and its end.
 ///
 /// ```
 /// # use litelease_core::Lease;
@@ -59,7 +59,7 @@ pub enum RenewResult<S = String> {
     Renewed(Lease<S>),
     /// Nothing was changed.
     Rejected {
-        /// Why not.
+        /// The reason.
         reason: Reason,
         /// The live lease on that name, if there is one.
         current: Option<Lease<S>>,
@@ -84,7 +84,7 @@ pub enum ReleaseResult<S = String> {
     },
     /// Nothing was changed.
     Rejected {
-        /// Why not.
+        /// The reason.
         reason: Reason,
         /// The live lease on that name, if there is one.
         current: Option<Lease<S>>,
@@ -106,7 +106,7 @@ pub enum TransferResult<S = String> {
     Transferred(Lease<S>),
     /// Nothing was changed.
     Rejected {
-        /// Why not.
+        /// The reason.
         reason: Reason,
         /// The live lease on that name, if there is one.
         current: Option<Lease<S>>,
@@ -132,7 +132,7 @@ pub enum BreakResult<S = String> {
     },
     /// Nothing was changed: there was nothing live to break.
     Rejected {
-        /// Why not.
+        /// The reason.
         reason: Reason,
         /// Always `None`; here so that all rejections look alike.
         current: Option<Lease<S>>,
@@ -158,7 +158,7 @@ pub enum CheckpointResult {
     },
 }
 
-/// The answer to a verb that stores something with a live grant, such as a value.
+/// The answer to a verb that stores a value or the like with a live grant.
 ///
 /// ```
 /// # use litelease_core::{GrantResult, Reason};
@@ -172,7 +172,7 @@ pub enum GrantResult {
     Done,
     /// Nothing was stored: the token is not the newest one of the name, or its lease has ended.
     Stale {
-        /// Why not.
+        /// The reason.
         reason: Reason,
     },
 }
@@ -228,7 +228,7 @@ pub enum RaiseResult {
     },
 }
 
-/// Why a verb was rejected: the first of these that fits.
+/// The reason why a verb was rejected: the first of these that fits.
 ///
 /// ```
 /// # use litelease_core::Reason;

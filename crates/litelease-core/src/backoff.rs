@@ -1,4 +1,4 @@
-//! How long an item stays hidden after a failed attempt.
+//! Computes how long an item stays hidden after a failed attempt.
 
 use core::time::Duration;
 

@@ -35,14 +35,14 @@ pub enum CredentialResult<S = alloc::string::String> {
         /// The times.
         term: CredentialTerm,
     },
-    /// The grant is live, but no whole second of it is left, or less than one was asked for.
+    /// The grant is live, but no whole second of it is left, or the request was for less than one.
     TooShort {
         /// The grant.
         lease: Lease<S>,
     },
     /// The grant is not the live one.
     Rejected {
-        /// Why not.
+        /// The reason.
         reason: Reason,
     },
 }
@@ -98,7 +98,7 @@ pub fn credential<'a>(
     }
 }
 
-/// Why the times of a credential are not accepted.
+/// The reason why the times of a credential are not accepted.
 ///
 /// ```
 /// # use litelease_core::{CredentialTerm, Untimely, check_times};

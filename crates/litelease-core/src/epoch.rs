@@ -2,8 +2,8 @@
 //! back.
 //!
 //! A power cut may take commits that were acknowledged, and a backup may bring back an old file.
-//! Then rows no longer tell the newest token. The floor does: every new token is larger. Its upper
-//! bits count accidents that may have been; they are the epoch.
+//! Then the rows no longer have the newest token. The floor stands in for them: every new token is
+//! larger. Its upper bits count accidents that may have happened; they are the epoch.
 
 use crate::Refusal;
 
@@ -124,7 +124,7 @@ impl Epoch {
         };
         if !needed.is_enough_for(token) {
             needed.floor = token >> EPOCH_BITS << EPOCH_BITS;
-            // An epoch of this boot no longer tells the whole truth if this commit may get lost.
+            // An epoch of this boot is not enough if this commit may get lost.
             needed.boot = if needed.boot == 0 { 0 } else { ours };
         }
         Ok((needed != self).then_some(needed))
@@ -133,7 +133,7 @@ impl Epoch {
     /// Returns the epoch that `bootstrap` stores, or `None` if this boot is recorded already.
     ///
     /// It records the boot on a strong connection, too. A weaker one may join later and grant
-    /// inside a transaction, where nothing can be made durable first; and what is durable then is
+    /// inside a transaction, where nothing can be made durable first; and the durable rows are then
     /// the same whether it has granted something or not.
     ///
     /// ```

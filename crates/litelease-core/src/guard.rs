@@ -1,8 +1,8 @@
-//! How a table is guarded, wherever it is.
+//! The ways to guard a table, on any place.
 
 use alloc::string::String;
 
-/// How a table is guarded.
+/// The way in which a table is guarded.
 ///
 /// ```
 /// use litelease_core::Guard;

@@ -9,8 +9,9 @@ use crate::{Row, State, Status};
 /// ```
 /// # use litelease_core::{LeaseRow, Row, State, Status};
 /// let row = Row::new("scheduler", State::stored(7, Some("a"), Some(150)));
-/// let listed = LeaseRow::from(row);
+/// let listed = LeaseRow::new(row, Some(100));
 /// assert_eq!((listed.name.as_str(), listed.token), ("scheduler", 7));
+/// assert_eq!(listed.since_ms, Some(100));
 /// assert_eq!(listed.status(150), Some(Status::Expired));
 /// assert_eq!(listed.row(), row);
 /// ```
@@ -22,10 +23,24 @@ pub struct LeaseRow {
     pub tenure: Option<(String, i64)>,
     /// The newest token.
     pub token: i64,
+    /// When the grant of that owner began, if there is one and that is known: renewals do not
+    /// change it.
+    pub since_ms: Option<i64>,
 }
 
 impl LeaseRow {
-    /// Returns how the name stands at a Unix time in milliseconds.
+    /// Returns a row, of which the newest grant began at a Unix time in milliseconds.
+    pub fn new(row: Row<'_>, since_ms: Option<i64>) -> Self {
+        let tenure = row.state().and_then(|state| state.tenure());
+        LeaseRow {
+            name: row.name().into(),
+            tenure: tenure.map(|tenure| (tenure.owner.into(), tenure.expires_at_ms)),
+            token: row.token().unwrap_or(0),
+            since_ms: since_ms.filter(|_| tenure.is_some()),
+        }
+    }
+
+    /// Returns the state of the name at a Unix time in milliseconds.
     pub fn status(&self, now_ms: i64) -> Option<Status> {
         self.row().status(now_ms)
     }
@@ -42,16 +57,5 @@ impl LeaseRow {
             None => (None, None),
         };
         State::stored(self.token, owner, expiry)
-    }
-}
-
-impl From<Row<'_>> for LeaseRow {
-    fn from(row: Row<'_>) -> Self {
-        let tenure = row.state().and_then(|state| state.tenure());
-        LeaseRow {
-            name: row.name().into(),
-            tenure: tenure.map(|tenure| (tenure.owner.into(), tenure.expires_at_ms)),
-            token: row.token().unwrap_or(0),
-        }
     }
 }

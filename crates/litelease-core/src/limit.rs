@@ -34,7 +34,7 @@ pub struct Limits {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// The limits that are stored for the name. Those of an earlier grant mean nothing.
+    /// The limits that are stored for the name. Those of an earlier grant have no effect.
     pub limits: Option<Limits>,
     /// The request that is stored for the name. One for an earlier grant means nothing.
     pub request: Option<Request>,

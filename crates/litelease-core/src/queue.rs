@@ -1,15 +1,15 @@
 //! The rule of queues: an item is leased to one worker at a time, and delivered again until a
 //! worker acknowledges it.
 //!
-//! An item is stored as when it becomes visible and what came of its newest delivery. Everything
-//! else follows: whether it is visible, delayed, leased or dead, and whether a receipt still
-//! passes. Tokens decide about receipts, never clocks.
+//! An item is stored as the time at which it becomes visible and the state of its newest delivery.
+//! Everything else follows: whether it is visible, delayed, leased or dead, and whether a receipt
+//! still passes. Tokens decide about receipts, never clocks.
 
 use core::fmt;
 
 use crate::{Refusal, Term, is_live};
 
-/// How often an item is delivered before it is dead, unless its queue says otherwise.
+/// How often an item is delivered before it is dead, unless its queue has another limit.
 pub const DEFAULT_ATTEMPTS: i64 = 20;
 
 /// The largest limit of attempts that a queue may have.
@@ -18,7 +18,7 @@ pub const MAX_ATTEMPTS: i64 = 1_000_000_000;
 /// The most bytes that the note of an item may have.
 pub const MAX_NOTE: usize = 1_000;
 
-/// How an item stands.
+/// The state of an item.
 ///
 /// ```
 /// # use litelease_core::ItemState;
@@ -164,7 +164,7 @@ pub enum AckResult {
     Acknowledged,
     /// The receipt does not pass. Nothing changed.
     Stale {
-        /// Why not.
+        /// The reason.
         reason: StaleReason,
     },
 }
@@ -303,7 +303,7 @@ impl Item {
         self.delivery
     }
 
-    /// Returns how it stands at `now_ms`.
+    /// Returns its state at `now_ms`.
     pub fn state(&self, now_ms: i64) -> ItemState {
         let is_leased = self.delivery.is_some_and(|delivery| delivery.is_live(now_ms));
         match self.visible_at_ms {
@@ -335,7 +335,7 @@ impl Item {
 }
 
 impl Delay {
-    /// Checks a delay: it is not negative, and its end can be told.
+    /// Checks a delay: it is not negative, and its end fits into 64 bits.
     pub fn new(delay_ms: i64, now_ms: i64) -> Result<Delay, Refusal> {
         if delay_ms < 0 {
             return Err(Refusal::InvalidDelay { delay_ms });
@@ -345,7 +345,7 @@ impl Delay {
         Ok(Delay { now_ms, until_ms })
     }
 
-    /// Returns the time at which it was asked for.
+    /// Returns the time of the request.
     pub fn now_ms(&self) -> i64 {
         self.now_ms
     }

@@ -1,5 +1,5 @@
-//! Handoff: asking the live holder to give a lease up, handing it over to who asked, and taking it
-//! over.
+//! Handover: a requester asks the live holder to give a lease up, the holder hands it over, and the
+//! requester takes it over.
 //!
 //! A request refuses renewals from a given time on and never shortens a lease: no holder's
 //! trust window is cut.
@@ -26,7 +26,7 @@ pub const REQUEST_LAPSES_MS: i64 = 10_000;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// The token of the grant that is asked for. A request ends with it.
+    /// The token of the grant that is requested. A request ends with it.
     pub token: i64,
     /// The time from which on renewals are refused.
     pub until_ms: i64,
@@ -44,9 +44,9 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "another owner may have asked before"]
 pub enum RequestResult<S = String> {
-    /// The holder is asked to give the lease up.
+    /// The holder has a request to give the lease up.
     Requested {
-        /// The token of the grant that is asked for.
+        /// The token of the grant that is requested.
         token: i64,
         /// The time from which on its renewals are refused. Repeating a request does not change it.
         until_ms: i64,
@@ -60,7 +60,7 @@ pub enum RequestResult<S = String> {
     },
     /// There is no holder to ask: the name can be claimed.
     Rejected {
-        /// Why not.
+        /// The reason.
         reason: Reason,
     },
 }
@@ -76,8 +76,7 @@ pub enum RequestResult<S = String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a decision does nothing until it is stored"]
 pub struct RequestStep<'a> {
-    /// The request to store in the place of the one before; `None` means that nothing may be
-    /// written.
+    /// The request to store instead of the one before; `None` means that nothing may be written.
     pub write: Option<Request>,
     /// The answer.
     pub answer: RequestResult<&'a str>,
@@ -117,8 +116,8 @@ impl Request {
     }
 }
 
-/// Asks the live holder to give a lease up: from `within_ms` from now on its renewals are refused.
-/// `found` is what is stored for the name, with its requester.
+/// Requests a lease from its live holder: from `within_ms` from now on its renewals are refused.
+/// `found` is the stored request of the name.
 ///
 /// There is one open request per grant. Its own requester repeats it, which keeps it from lapsing
 /// and changes nothing else.
@@ -161,8 +160,7 @@ pub fn request<'a>(
     Ok(RequestStep { write: Some(request), answer })
 }
 
-/// Hands a live lease to the requester who has asked for it, under a new token, with no moment in
-/// between.
+/// Hands a live lease to its requester, under a new token, with no moment in between.
 ///
 /// ```
 /// # use litelease_core::{Claimant, Reason, Request, Row, State, Term, TransferResult, hand_over};
@@ -195,8 +193,8 @@ pub fn hand_over<'a, 'q: 'a>(
     }
 }
 
-/// Checks whether a live lease was handed to `requester` since it asked for an earlier grant: then
-/// it is the requester's own.
+/// Checks whether a live lease was handed to `requester` since it requested an earlier grant: then
+/// the lease is the requester's own.
 ///
 /// ```
 /// # use litelease_core::{Request, Row, State, is_handed_to};
@@ -210,7 +208,7 @@ pub fn is_handed_to(row: Row<'_>, requester: &str, request: Request, now_ms: i64
 }
 
 /// Ends any holder's live lease and grants the name in one step, under a new token, for operators.
-/// The old holder may go on working until it finds out: the token tells the two apart.
+/// The old holder may go on working until it notices: the token distinguishes the two.
 ///
 /// ```
 /// # use litelease_core::{Row, State, Term, take_over};

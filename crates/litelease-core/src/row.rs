@@ -19,7 +19,7 @@ pub struct Row<'a> {
     state: Option<State<'a>>,
 }
 
-/// The part of a row that the verbs change: the newest token, and who has it if anyone does.
+/// The part of a row that the verbs change: the newest token, and the owner, if there is one.
 ///
 /// ```
 /// # use litelease_core::State;
@@ -48,7 +48,7 @@ pub struct Tenure<'a> {
     pub expires_at_ms: i64,
 }
 
-/// How a name stands.
+/// The state of a name.
 ///
 /// ```
 /// # use litelease_core::Status;
@@ -93,8 +93,7 @@ impl fmt::Display for Status {
 pub struct Claimant<'a> {
     /// The owner text.
     pub owner: &'a str,
-    /// The token of the grant that is meant. Two processes may use one owner text; the token tells
-    /// them apart.
+    /// The token of the grant. Two processes may use one owner text; the token distinguishes them.
     pub token: Option<i64>,
 }
 
@@ -135,7 +134,7 @@ pub enum Refusal {
     TimeOverflow {
         /// The time of the request.
         now_ms: i64,
-        /// The ttl asked for.
+        /// The ttl of the call.
         ttl_ms: i64,
     },
     /// The next token would be more than 64 bits can hold.
@@ -188,7 +187,7 @@ impl<'a> Row<'a> {
         Some(self.lease(state.token, tenure))
     }
 
-    /// Returns how the row stands at `now_ms`; `None` if the name was never claimed.
+    /// Returns the state of the row at `now_ms`; `None` if the name was never claimed.
     ///
     /// ```
     /// # use litelease_core::{Row, State, Status};
@@ -213,6 +212,22 @@ impl<'a> Row<'a> {
     #[inline]
     pub fn token(&self) -> Option<i64> {
         self.state.map(|state| state.token)
+    }
+
+    /// Checks whether writing `state` begins a grant: an owner under a token that the row did not
+    /// have. The time of that is stored with it, and shown until the next grant begins.
+    ///
+    /// ```
+    /// # use litelease_core::{Row, State};
+    /// let row = Row::new("scheduler", State::stored(7, Some("a"), Some(150)));
+    /// let begins = |token, owner| row.begins_grant(State::stored(token, owner, owner.map(|_| 200)).unwrap());
+    /// assert!(begins(8, Some("a")), "a transfer, or a claim of what has expired");
+    /// assert!(!begins(7, Some("a")), "a renewal");
+    /// assert!(!begins(8, None), "a break");
+    /// ```
+    #[inline]
+    pub fn begins_grant(&self, state: State<'_>) -> bool {
+        state.tenure.is_some() && self.token() != Some(state.token)
     }
 
     /// Returns the lease that a tenure under a token means for this name.
@@ -241,13 +256,13 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Checks whether `token` is that of the live grant, and says why not.
+    /// Checks whether `token` is that of the live grant, and returns the reason if not.
     pub(crate) fn on_grant(&self, token: i64, now_ms: i64) -> GrantResult {
         match self.live(now_ms) {
             Some(lease) if lease.token == token => GrantResult::Done,
             live => {
-                // Whether the name is held or free by now, an old token is superseded and not
-                // merely another owner's.
+                // An old token is superseded, and not merely another owner's, whether the name is
+                // held or free by now.
                 let owner = live.map_or("", |lease| lease.owner);
                 let who = Claimant { owner, token: Some(token) };
                 GrantResult::Stale { reason: self.why_not(Some(who), now_ms) }
@@ -255,7 +270,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Returns the first reason that fits, for someone who is not the live holder.
+    /// Returns the first reason that fits, for a caller who is not the live holder.
     pub(crate) fn why_not(&self, who: Option<Claimant<'_>>, now_ms: i64) -> Reason {
         let Some(state) = self.state else { return Reason::NeverClaimed };
         let given = who.and_then(|who| who.token).unwrap_or(state.token);

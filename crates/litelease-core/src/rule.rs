@@ -1,4 +1,4 @@
-//! The verbs, as functions from what is stored and asked to what to write and answer.
+//! The verbs: functions from the stored row and the call to the row to write and the answer.
 //!
 //! Each reads top to bottom as its rows of the rule table. `floor` is a token that the next grant
 //! must exceed, besides the row's own: 0 gives the dense tokens 1, 2, 3.
@@ -342,7 +342,7 @@ pub fn raise_name(
 }
 
 /// Decides whether a row may be purged: its last lease expired, or was released, at `limit_ms` or
-/// earlier. [`purge_limit`] says which limit.
+/// earlier. [`purge_limit`] computes the limit.
 ///
 /// ```
 /// # use litelease_core::{State, has_ended};
@@ -359,7 +359,7 @@ pub fn has_ended(state: State<'_>, updated_at_ms: i64, limit_ms: i64) -> bool {
 }
 
 /// Returns the time up to which rows may be purged. A row whose lease has not ended yet is never
-/// purged, however late the time that was asked for.
+/// purged, however late the time of the call is.
 ///
 /// ```
 /// # use litelease_core::purge_limit;
@@ -386,7 +386,7 @@ pub(crate) fn grant<'a, 'q: 'a, A>(
 }
 
 /// Checks whether a token is the newest one of a name. This is the whole of a fence: it compares
-/// tokens and never looks at a clock.
+/// tokens and never reads a clock.
 ///
 /// ```
 /// # use litelease_core::{Row, State, is_newest};

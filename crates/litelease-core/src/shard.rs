@@ -1,9 +1,9 @@
 //! The rule of shards: what a member of a group claims, requests and gives up, so that all have
 //! their share.
 //!
-//! Every member decides for itself, on a snapshot that shows who lives, who has each shard and
-//! which shards are requested. An open request counts as if the shard had moved already, so two
-//! members never ask for the same surplus.
+//! Every member decides for itself, on a snapshot of the live members, the holder of each shard and
+//! the requests. An open request counts as if the shard had moved already, so two members never
+//! request the same surplus.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -21,8 +21,8 @@ pub const MAX_SHARDS: usize = 10_000;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShardState<M> {
-    /// The holder of a live lease on it. One that is no live member keeps it, and is asked for
-    /// nothing.
+    /// The holder of a live lease on it. A holder that is no live member keeps it, and gets no
+    /// requests.
     pub holder: Option<M>,
     /// The sender of an open request for it. One that is no live member does not count.
     pub requester: Option<M>,
@@ -48,8 +48,7 @@ pub struct ShardPlan {
     pub withdraw: Vec<usize>,
     /// Free shards to claim.
     pub claim: Vec<usize>,
-    /// Shards to request. They are all that it needs: those that it has requested already are
-    /// repeated.
+    /// Shards to request. They are all that it needs: earlier requests are repeated.
     pub request: Vec<usize>,
     /// Its own shards to hand over to their requesters, once their work is done.
     pub give_up: Vec<usize>,
@@ -189,8 +188,8 @@ impl<M: Copy + Ord> Group<M> {
         self.members.binary_search(&member).ok()
     }
 
-    /// Returns what `me` claims and requests. Its own requests are decided anew; those of others
-    /// count as done.
+    /// Returns what `me` claims and requests. Decides its own requests anew, and counts those of
+    /// others as done.
     fn share_of(&self, me: usize) -> Share {
         let mut counts = self.counts_without_requests_of(me);
         let (n, m) = (self.shards.len(), self.members.len());
@@ -207,7 +206,7 @@ impl<M: Copy + Ord> Group<M> {
 
         let (mut request, mut asked) = (Vec::new(), self.askable(me));
         loop {
-            // Those who have more than this may be asked for one.
+            // Members that have more than this may be asked for one.
             let enough = match counts[me] {
                 count if count < floor => floor,
                 // Every member has enough, and one has far too much.
@@ -269,7 +268,7 @@ impl<M: Copy + Ord> Group<M> {
 
 /// The shards that a member may request, by holder. The last one of a list is requested first.
 struct Askable {
-    /// Those that it has requested already.
+    /// The shards that it has requested already.
     again: Vec<Vec<usize>>,
     new: Vec<Vec<usize>>,
 }

@@ -1,4 +1,4 @@
-//! Values: what a live grant has attached to its name, for everybody to read.
+//! Values that live grants attach to their names, for every reader.
 
 use crate::{GrantResult, Row};
 

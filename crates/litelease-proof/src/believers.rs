@@ -51,7 +51,7 @@ impl Planted {
 /// Something that a worker tells, as a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// What its wall clock says, next to the clock that nobody sets.
+    /// The offset of its wall clock from the clock that is never set.
     Clock(i64, Duration),
     /// It believes to have a name. The same grant is told again when it ends later, or earlier.
     Believes(Belief),
@@ -129,7 +129,7 @@ pub fn believe(url: &str, number: u64, names: u64, planted: Planted) -> Result<(
 fn tell_event(event: &Event) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    // Nobody listens any more: the test is over.
+    // The receiver is gone: the test is over.
     if writeln!(out, "{}", event.line()).and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }
@@ -152,7 +152,7 @@ impl Worker {
                 let (name, token) = (lease.name.clone(), lease.token);
                 self.hold(&lease, Belief { name, token, from: now, until: since + TRUSTED });
             }
-            // A waiter looks often: a row that nobody looks at is not seen unchanged.
+            // A waiter reads often: a row that is not read is not seen unchanged.
             Ok((ClaimResult::Busy(_), _)) => self.pause(50, 100),
             Err(_) => self.pause(20, 20),
         }
@@ -486,7 +486,7 @@ impl Drop for Crew {
 }
 
 /// Returns the variables that let a program see another wall clock, as faketime has it, or none if
-/// the clock is to be right. The clocks that nobody sets stay as they are.
+/// the clock is to be right. The monotonic clocks stay as they are.
 pub fn clock(clock: &str) -> Vec<String> {
     match (clock, faketime()) {
         ("", _) | (_, None) => Vec::new(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use litelease_cluster::{Cluster, GrantRef, Result};
 
-use crate::play::{Played, Player, ToText, held, number, owner};
+use crate::play::{Played, Player, ToText, held, number, owner, since};
 use crate::scenario::Action;
 
 /// Scenario files about SQLite's own transactions and locks.
@@ -22,7 +22,7 @@ pub struct ClusterPlayer {
 }
 
 impl ClusterPlayer {
-    /// A player whose clients are made by a function, on rows that nobody else uses.
+    /// A player whose clients are made by a function, on rows of its own.
     pub fn new(connect: impl FnMut() -> Cluster + 'static) -> Self {
         let mut player = ClusterPlayer {
             connect: Box::new(connect),
@@ -63,7 +63,7 @@ impl Player for ClusterPlayer {
         if action.texts().iter().any(|text| is_refused(text)) {
             return Played::Skipped("the engine cannot store this name");
         }
-        match perform(&cluster, action) {
+        match perform(&cluster, now_ms, action) {
             Ok(Some(answer)) => Played::Answer(answer),
             // What follows may depend on it.
             Ok(None) => Played::Skipped(self.abandoned.get_or_insert(only_in_files)),
@@ -72,7 +72,7 @@ impl Player for ClusterPlayer {
     }
 }
 
-fn perform(cluster: &Cluster, action: &Action) -> Result<Option<String>> {
+fn perform(cluster: &Cluster, now_ms: i64, action: &Action) -> Result<Option<String>> {
     let ttl = Duration::from_millis(action.ttl_ms().unwrap_or(0).unsigned_abs());
     fn grant<'a>(name: &'a str, owner: &'a str, token: i64) -> GrantRef<'a> {
         GrantRef { name, token, owner: Some(owner) }
@@ -111,6 +111,7 @@ fn perform(cluster: &Cluster, action: &Action) -> Result<Option<String>> {
         Action::Inspect { name } => held(cluster.inspect(name)?),
         Action::Owner { name } => owner(cluster.owner(name)?),
         Action::Token { name } => number(cluster.token(name)?),
+        Action::Since { name } => since(cluster.row(name)?, now_ms),
         _ => return Ok(None),
     }))
 }

@@ -184,6 +184,7 @@ pub fn perform(
         Action::Inspect { name } => held(leases.at(now_ms).inspect(name)?),
         Action::Owner { name } => owner(leases.at(now_ms).owner(name)?),
         Action::Token { name } => number(leases.token(name)?),
+        Action::Since { name } => play::since(leases.row(name)?, now_ms),
         Action::Attach { name, token, value } => {
             leases.at(now_ms).attach((name, *token), value)?.to_text()
         }

@@ -2,9 +2,9 @@
 //! keepers that renew when they like or never, holders that make progress or are stuck, requesters
 //! that wait, hand-overs, and requesters that die.
 //!
-//! The rule is the real one; the keeper is reduced to what it may trust. The properties: no two
-//! holders trust the name at a time, a stuck holder is out in time, an end is one, and who dies
-//! while asking evicts nobody. Each holds in every state, and without any one protection one of
+//! The rule is the real one; the keeper is reduced to its trust window. The properties: no two
+//! holders trust the name at a time, a stuck holder is out in time, an end is one, and a requester
+//! that dies evicts no holder. Each holds in every state, and without any one protection one of
 //! them does not.
 
 use litelease_core::{
@@ -114,7 +114,7 @@ struct Moment {
     asker_is_dead: bool,
     /// When it was last heard of.
     asked_at: i64,
-    /// A renewal of the first holder was refused although whoever asked had died long before.
+    /// A renewal of the first holder was refused although the requester had died long before.
     was_evicted: bool,
     handed: bool,
     refused: bool,

@@ -230,6 +230,10 @@ impl HostedPlayer {
                 let rows = ask("token", &values![name])?;
                 Ok(play::number(rows.first().map(|row| integer(&row[0]))))
             }
+            Action::Since { name } => {
+                let rows = ask("inspect", &values![name, now_ms])?;
+                Ok(play::began(rows.first().map(|row| integer(&row[4]))))
+            }
             Action::Limit { name, token, progress_ms, until_ms } => {
                 told("limit", &values![name, token, progress_ms, until_ms, now_ms])
             }

@@ -579,6 +579,11 @@ impl Player for HttpPlayer {
             }
             Action::Owner { name } => play::owner(self.inspect(name)["owner"].as_str()),
             Action::Token { name } => play::number(self.inspect(name)["token"].as_i64()),
+            Action::Since { name } => {
+                let held_for = self.inspect(name)["held_for"].as_f64();
+                // The cast is exact: scenarios have small numbers.
+                play::began(held_for.map(|time| now_ms - (time * 1000.0).round() as i64))
+            }
             action => {
                 // Whatever it answers is compared by the other players.
                 let _ = perform(&self.beside, &mut LeaseIds::new(), now_ms, action);

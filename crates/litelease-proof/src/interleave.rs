@@ -226,7 +226,7 @@ struct Delayed {
     id: i64,
     seen: Loaded,
     change: Change,
-    /// Its verb was answered with something else than that nobody knows.
+    /// Its verb has returned, with another answer than an unknown outcome.
     is_answered: bool,
 }
 
@@ -263,7 +263,7 @@ enum Step {
     /// The engine carries a call out, and the answer is under way.
     Execute(usize),
     Answer(usize),
-    /// A request arrives that nobody waits for any more.
+    /// A request arrives whose client no longer waits.
     Arrive(usize),
     Tick,
     /// The state of now is what a failover brings back.
@@ -313,7 +313,7 @@ impl World {
         };
         let mut rows = MemoryRows::new(1);
         rows.server_ms = bounds.has_clock.then_some(START_MS);
-        // An engine that nobody has used yet cannot tell that it has lost something.
+        // A new engine cannot show that it has lost rows.
         rows.floor.epoch.boot = i64::from(bounds.failovers > 0);
         World {
             rows: rows.clone(),

@@ -106,7 +106,7 @@ struct File {
     written_by: usize,
 }
 
-/// A grant that was told to its owner. Whoever has it may write at any time from then on.
+/// A grant that was returned to its owner, who may write at any time from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Grant {
     token: i64,
@@ -125,7 +125,7 @@ struct Moment {
     clock: i64,
     boot: i64,
     restored: bool,
-    /// Somebody has called `bootstrap` in this boot, and it recorded nothing.
+    /// `bootstrap` was called in this boot, and recorded nothing.
     bootstrapped_in_vain: bool,
     /// Something outside the file that remembers the largest token it has seen, and which grant
     /// wrote last.
@@ -141,8 +141,8 @@ enum Action {
     /// A token that was seen elsewhere: far above what the file knows.
     ClaimAbove,
     ClaimInTransaction,
-    /// The newest grant is taken over because its holder is taken for dead. It may be alive all the
-    /// same: whoever decides that may be wrong, and the fence must hold.
+    /// The newest grant is taken over because its holder is taken for dead. The holder may be alive
+    /// after all: that judgement may be wrong, and the fence must hold.
     ClaimFromDead,
     Commit,
     Rollback,

@@ -138,6 +138,11 @@ pub trait Rules {
         rule::attach(row, token, now_ms)
     }
 
+    /// As [`Row::begins_grant`].
+    fn begins_grant(&self, row: Row<'_>, state: State<'_>) -> bool {
+        row.begins_grant(state)
+    }
+
     /// As [`rule::is_shown`].
     fn is_shown(&self, row: Row<'_>, token: i64, now_ms: i64) -> bool {
         rule::is_shown(row, token, now_ms)
@@ -303,7 +308,7 @@ impl Rules for RenewRevives {
     }
 }
 
-/// Anybody can release anybody's lease.
+/// Every owner can release every lease.
 pub struct ReleaseByAnyone;
 
 impl Rules for ReleaseByAnyone {
@@ -681,12 +686,31 @@ impl Rules for ValueOutlivesGrant {
     }
 }
 
-/// A value is shown as long as the name has a live lease, whoever attached it.
+/// A value is shown as long as the name has a live lease, even if another grant attached it.
 pub struct ValueOfPredecessor;
 
 impl Rules for ValueOfPredecessor {
     fn is_shown(&self, row: Row<'_>, _token: i64, now_ms: i64) -> bool {
         row.live(now_ms).is_some()
+    }
+}
+
+/// A renewal makes a grant look young.
+pub struct RenewBegins;
+
+impl Rules for RenewBegins {
+    fn begins_grant(&self, _row: Row<'_>, state: State<'_>) -> bool {
+        state.tenure().is_some()
+    }
+}
+
+/// A grant looks as old as the one before it of the same owner.
+pub struct SameOwnerGoesOn;
+
+impl Rules for SameOwnerGoesOn {
+    fn begins_grant(&self, row: Row<'_>, state: State<'_>) -> bool {
+        let owner = |state: State<'_>| state.tenure().map(|tenure| tenure.owner.to_owned());
+        row.begins_grant(state) && row.state().and_then(owner) != owner(state)
     }
 }
 
@@ -965,7 +989,7 @@ impl Rules for LimitsOutliveGrant {
     }
 }
 
-/// An end cuts the lease as it is, which somebody may still trust.
+/// An end cuts the present lease, which its holder may still trust.
 pub struct EndCutsLease;
 
 impl Rules for EndCutsLease {
@@ -989,7 +1013,7 @@ impl Rules for EndCutsLease {
     }
 }
 
-/// Anybody's token counts as progress.
+/// Every token counts as progress.
 pub struct ProgressOfZombie;
 
 impl Rules for ProgressOfZombie {
@@ -1145,7 +1169,7 @@ impl Rules for HandsOverToLapsed {
     }
 }
 
-/// Anybody can hand over anybody's lease.
+/// Every owner can hand over every lease.
 pub struct HandOverByAnyone;
 
 impl Rules for HandOverByAnyone {

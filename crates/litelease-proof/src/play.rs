@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use litelease_core::{
-    BreakResult, CheckpointResult, ClaimResult, GrantResult, Lease, PoolInfo, Reason,
-    ReleaseResult, RenewResult, RequestResult, SlotInfo, TakenOver, TransferResult,
+    BreakResult, CheckpointResult, ClaimResult, GrantResult, Lease, LeaseRow, PoolInfo, Reason,
+    ReleaseResult, RenewResult, RequestResult, SlotInfo, Status, TakenOver, TransferResult,
 };
 
 use crate::scenario::{Action, Scenario, shown};
@@ -193,6 +193,17 @@ pub(crate) fn held<S: AsRef<str>>(lease: Option<Lease<S>>) -> String {
 
 pub(crate) fn owner<S: AsRef<str>>(owner: Option<S>) -> String {
     owner.map_or("none".into(), |owner| format!("owner {}", shown(owner.as_ref())))
+}
+
+/// When the live grant of a name began, in the words of scenario files.
+pub(crate) fn since(row: Option<LeaseRow>, now_ms: i64) -> String {
+    let live = row.filter(|row| row.status(now_ms) == Some(Status::Live));
+    began(live.and_then(|row| row.since_ms))
+}
+
+/// The same, of a surface that tells only of live grants.
+pub(crate) fn began(since_ms: Option<i64>) -> String {
+    since_ms.map_or("none".into(), |since_ms| format!("since {since_ms}"))
 }
 
 /// A value in the words of scenario files.

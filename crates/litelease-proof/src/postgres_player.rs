@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::crate_player::transaction_sql;
-use crate::play::{Played, Player};
+use crate::play::{self, Played, Player};
 use crate::postgres::{Postgres, Session, literal};
 use crate::scenario::{Action, shown};
 
@@ -144,6 +144,16 @@ impl<'s> PostgresPlayer<'s> {
                     Some(owner) => Some(format!("owner {}", shown(owner))),
                     None => Some("none".into()),
                 })
+            }
+            Action::Since { name } => {
+                let sql = format!(
+                    "SELECT created_at_ms FROM {}.resources
+                     WHERE name = {} AND lease_expires_at_ms > {now_ms}",
+                    self.schema,
+                    literal(name)
+                );
+                let since = self.session().run(&sql);
+                since.map(|since| Some(play::began(since.parse().ok())))
             }
             Action::Token { name } => {
                 let token = self.call("token", &[literal(name)]);

@@ -131,8 +131,8 @@ pub fn cut_power(
 
 /// Cuts the power while several connections of different `synchronous` use one file, change it in
 /// between, and grant inside transactions and outside. At the start of a boot, one of them calls
-/// `bootstrap`; or nobody does, and then they grant only in transactions that the library begins,
-/// and outside.
+/// `bootstrap`, or none does; then they grant only in transactions that the library begins, and
+/// outside.
 pub fn cut_power_of_shared(
     journals: Journals,
     epoch: Epoch,
@@ -375,7 +375,7 @@ fn granted_after(db: &Litelease, name: &str) -> litelease::Result<Option<i64>> {
 
 /// Lets SQLite look for damage.
 pub(crate) fn check(conn: &Connection) -> Result<(), String> {
-    // The file need not survive, and nobody else is there: this saves time.
+    // The file need not survive, and no other program uses it: this saves time.
     let quick = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF";
     let check = "PRAGMA integrity_check";
     let answer: Result<String, _> =

@@ -14,7 +14,7 @@ use litelease_core::{
 use crate::mutant::Rules;
 use crate::scenario::{Reader, shown};
 
-/// A step on queues. Receipts have names, because nobody can predict them.
+/// A step on queues. Receipts have names, because they are random.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum QueueAction {

@@ -2,8 +2,8 @@
 //! power cut may leave them.
 //!
 //! Where commits survive, an item that was sent is there and one that was acknowledged is not.
-//! Everywhere, no id and no token comes again, and no receipt of a delivery that is lost, or that
-//! somebody else has followed, passes.
+//! Everywhere, no id and no token comes again, and no receipt passes whose delivery is lost or was
+//! followed by another one.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -31,7 +31,8 @@ enum Fact {
         token: i64,
         receipt: String,
     },
-    /// An acknowledgement, cancellation or deletion has begun: nobody knows until it has answered.
+    /// An acknowledgement, cancellation or deletion has begun: its outcome is unknown until it has
+    /// returned.
     Ending {
         id: i64,
     },

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use litelease_core::{
-    CheckpointResult, Claimant, CommitContext, Conditions, Epoch, Limits, MAX_COUNT, MAX_TEXT,
-    PoolInfo, PoolSnapshot, Refusal, Request, Row, SlotInfo, State, Tenure, Term, has_ended,
-    inspect, is_newest, limit, purge_limit, read_term, slot_term,
+    CheckpointResult, Claimant, CommitContext, Conditions, Epoch, LeaseRow, Limits, MAX_COUNT,
+    MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Request, Row, SlotInfo, State, Tenure, Term,
+    has_ended, inspect, is_newest, limit, purge_limit, read_term, slot_term,
 };
 
 use crate::mutant::Rules;
@@ -61,6 +61,7 @@ struct Stored {
     token: i64,
     tenure: Option<(String, i64)>,
     updated_at_ms: i64,
+    since_ms: i64,
 }
 
 impl<R: Rules> RulePlayer<R> {
@@ -77,7 +78,13 @@ impl<R: Rules> RulePlayer<R> {
         if let Ok(Some(needed)) = self.file.epoch.needed(state.token(), CONTEXT) {
             self.file.epoch = needed;
         }
-        let stored = Stored { token: state.token(), tenure, updated_at_ms: now_ms };
+        let before = self.file.rows.get(name);
+        let row = Row::new(name, before.and_then(Stored::state));
+        let since_ms = match before {
+            Some(before) if !self.rules.begins_grant(row, state) => before.since_ms,
+            _ => now_ms,
+        };
+        let stored = Stored { token: state.token(), tenure, updated_at_ms: now_ms, since_ms };
         self.file.rows.insert(name.to_owned(), stored);
     }
 
@@ -132,6 +139,10 @@ impl<R: Rules> RulePlayer<R> {
             Action::Inspect { .. } => (None, held(inspect(row, now_ms))),
             Action::Owner { .. } => (None, owner(inspect(row, now_ms).map(|lease| lease.owner))),
             Action::Token { .. } => (None, number(row.token())),
+            Action::Since { .. } => {
+                let since_ms = copy.as_ref().map(|stored| stored.since_ms);
+                (None, play::since(Some(LeaseRow::new(row, since_ms)), now_ms))
+            }
             Action::Attach { name, token, value } => {
                 let answer = self.rules.attach(row, *token, now_ms);
                 if answer.is_done() {
@@ -379,7 +390,7 @@ impl<R: Rules> RulePlayer<R> {
         let floor = epoch.floor_after_restore(newest)?;
         *epoch = epoch.raised(floor, CONTEXT)?;
         for row in rows.values_mut() {
-            *row = Stored { token: floor, tenure: None, updated_at_ms: now_ms };
+            *row = Stored { token: floor, tenure: None, updated_at_ms: now_ms, ..*row };
         }
         for slot in pools.values_mut().flat_map(|pool| pool.slots.values_mut()) {
             slot.1 = None;

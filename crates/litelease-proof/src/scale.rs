@@ -32,7 +32,7 @@ const TTL_MS: f64 = 30_000.0;
 const INTERVAL_MS: f64 = TTL_MS / 3.0;
 /// How long a holder trusts a renewal, from when it was asked for.
 const TRUSTED_MS: f64 = 0.9 * TTL_MS;
-/// How long nobody answers when a leader dies, and when that happens.
+/// How long no member answers when a leader dies, and when that happens.
 const SILENCE_MS: f64 = 3_000.0;
 const LEADER_DIES_MS: f64 = 40_000.0;
 const END_MS: f64 = 80_000.0;

@@ -44,6 +44,7 @@ pub enum Action {
     Inspect { name: String },
     Owner { name: String },
     Token { name: String },
+    Since { name: String },
     Begin { immediate: bool },
     Commit,
     Rollback,
@@ -90,7 +91,7 @@ pub fn all() -> Result<Vec<Scenario>, Malformed> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let mut scenarios = folder(&own)?;
     if let Some(outside) = env::var_os("LITELEASE_SCENARIOS") {
-        // Tests run in the folder of their crate; whoever sets this is at the root.
+        // Tests run in the folder of their crate; other programs that set this are at the root.
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         scenarios.extend(folder(&root.join(outside))?);
     }
@@ -267,6 +268,7 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
         "inspect" => Action::Inspect { name: reader.text()? },
         "owner" => Action::Owner { name: reader.text()? },
         "token" => Action::Token { name: reader.text()? },
+        "since" => Action::Since { name: reader.text()? },
         "begin" => Action::Begin { immediate: reader.takes("immediate") },
         "commit" => Action::Commit,
         "rollback" if reader.takes("to") => Action::RollbackTo { name: reader.text()? },
@@ -332,7 +334,8 @@ impl Action {
             Claim { name, .. } | Renew { name, .. } | Release { name, .. } => Some(name),
             ClaimFromDead { name, .. } => Some(name),
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
-            Owner { name } | Token { name } | Ensure { name, .. } => Some(name),
+            Owner { name } | Token { name } | Since { name } => Some(name),
+            Ensure { name, .. } => Some(name),
             Attach { name, .. } | Value { name } => Some(name),
             Read { name, .. } | Unread { name, .. } | Drained { name, .. } => Some(name),
             Request { name, .. } | Withdraw { name, .. } | Requested { name } => Some(name),

@@ -41,8 +41,8 @@ pub struct World {
 }
 
 impl World {
-    /// A group in which nobody plans yet. The members' sessions do not end by themselves before
-    /// their first heartbeat.
+    /// A group whose members do not plan yet. Their sessions do not end by themselves before their
+    /// first heartbeat.
     pub fn new(planner: Planner, members: &[usize], shards: Vec<ShardState<usize>>) -> Self {
         let sessions = members.iter().map(|member| (*member, i64::MAX)).collect();
         let (repeated_ms, drained_ms) = (vec![0; shards.len()], vec![None; shards.len()]);
@@ -143,7 +143,8 @@ impl World {
         Ok(())
     }
 
-    /// Tells what is not as it must be at rest: everybody has its share, and nobody wants anything.
+    /// Returns what is wrong with a group at rest: every member must have its share, and want
+    /// nothing.
     pub fn unrest(&self) -> Option<String> {
         let members = self.members();
         if members.is_empty() {
@@ -278,7 +279,7 @@ pub fn thrashes(members: &[usize], shards: &[ShardState<usize>], me: usize) -> S
     plan
 }
 
-/// A plan with a bug: a member takes the larger share before everybody has the smaller one.
+/// A plan with a bug: a member takes the larger share before every member has the smaller one.
 pub fn is_greedy(members: &[usize], shards: &[ShardState<usize>], me: usize) -> ShardPlan {
     let mut plan = plan(members, shards, me);
     let has = shards.iter().filter(|shard| shard.holder == Some(me)).count() + plan.claim.len();

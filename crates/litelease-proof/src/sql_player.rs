@@ -156,6 +156,13 @@ impl SqlPlayer {
                 owner.map_or("none".into(), |owner| format!("owner {}", shown(&owner)))
             }
             Action::Token { name } => number(self.call("token", &[name])?),
+            Action::Since { name } => {
+                let sql = "SELECT since_ms FROM litelease_leases(?2)
+                           WHERE name = ?1 AND state = 'live'";
+                let since_ms = |row: &rusqlite::Row<'_>| row.get(0);
+                let found = self.connection().query_row(sql, (name, now_ms), since_ms);
+                play::began(found.optional()?)
+            }
             Action::Attach { name, token, value } => {
                 match self.call("attach", &[name, token, value, &now_ms])? {
                     Some(1) => "done".into(),

@@ -27,7 +27,7 @@ impl Terminal {
         let opened =
             unsafe { libc::openpty(&mut master, &mut slave, none, none.cast(), none.cast()) };
         assert_eq!(opened, 0, "no terminal to be had");
-        // SAFETY: both descriptors are new, and nobody else's.
+        // SAFETY: both descriptors are new, and only ours.
         let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
         for end in [master.as_raw_fd(), slave.as_raw_fd()] {
             // SAFETY: no pointers are involved. What is started has its own copies.

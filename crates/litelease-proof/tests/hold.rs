@@ -529,7 +529,7 @@ fn a_stuck_holder_whose_keeper_lives_on_is_out_and_one_that_goes_on_is_not() {
     }
     assert_eq!(stuck.check().unwrap_err().reason, Loss::NoProgress);
     busy.check().unwrap();
-    // Whoever waits gets it when the row is over, and not before.
+    // A waiter gets it when the row is over, and not before.
     let next = db.claim_wait("stuck", "next", LONG, LONG).unwrap();
     assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
 }

@@ -208,8 +208,8 @@ fn an_error_or_a_panic_inside_rolls_back_and_unlocks() {
     assert_eq!(note(&writer).unwrap(), 1);
 }
 
-/// A waiting thread that was left behind by a timeout must neither take the lock for nobody nor
-/// stand in the way.
+/// A waiting thread that was left behind by a timeout must neither take the lock without a caller
+/// nor block others.
 #[test]
 fn a_wait_that_timed_out_leaves_no_ghost_behind() {
     let _alone = MANY_THREADS.lock();
@@ -287,7 +287,7 @@ fn garbage_in_the_lock_file_breaks_nothing_and_is_reported_as_unknown() {
         b"pid:4194304 time:2025-01-15T10:30:45Z",
     ] {
         let tx = writer.begin().unwrap();
-        // The holder's line, half-written or overwritten by somebody else.
+        // The holder's line, half-written or overwritten by another program.
         fs::write(&path, garbage).unwrap();
         let refused = try_write(&place).unwrap_err().to_string();
         let told = format!(
@@ -515,7 +515,7 @@ fn a_lock_file_that_was_replaced_after_a_timeout_is_noticed() {
     drop(tx);
 }
 
-/// Asking who holds the lock takes nothing from anybody.
+/// Reading who holds the lock takes nothing from any process.
 #[test]
 fn asking_who_holds_the_lock_is_in_nobodys_way() {
     let place = TestFolder::new("WAL");
@@ -546,7 +546,7 @@ fn queue_file(place: &TestFolder) -> PathBuf {
     name.into()
 }
 
-/// Whether somebody is the head of the queue.
+/// Returns whether the queue has a head.
 fn has_head(place: &TestFolder) -> bool {
     let Ok(file) = File::open(queue_file(place)) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
@@ -583,8 +583,8 @@ fn overtakings(lock: &Path, rounds: usize) -> Vec<u32> {
     waits
 }
 
-/// Whoever had just unlocked used to take the lock again before the one who had been woken for it
-/// ran, a dozen times in a row.
+/// A process that had just unlocked used to take the lock again before the one that had been woken
+/// for it ran, a dozen times in a row.
 #[test]
 fn nobody_who_waits_is_overtaken_again_and_again() {
     let place = TestFolder::new("WAL");
@@ -604,7 +604,7 @@ fn a_queue_that_cannot_be_used_or_goes_away_costs_manners_and_not_the_lock() {
     assert!(!queue.exists(), "nobody has waited");
     let victim = place.folder.path().join("victim");
     fs::write(&victim, "precious").unwrap();
-    // Each contends with an `assert` that nobody else is inside.
+    // Each contends with an `assert` that no other is inside.
     fs::create_dir(&queue).unwrap();
     overtakings(&lock_file(&place), 25);
     fs::remove_dir(&queue).unwrap();
@@ -718,13 +718,13 @@ fn a_lock_that_is_waited_for_in_slices_keeps_its_place_in_between() {
     assert!(!second.wait(patient, slice).unwrap());
     eventually("it is the head", || has_head(&place).then_some(()));
     drop(held);
-    // Nobody waits for it at this moment, and yet it is served; and others after it.
+    // It is served although no caller waits at this moment; and others after it.
     let third = WriteLock::new(&path);
     let hurried = third.acquire(Duration::from_millis(300), Waiting::Fair);
     assert!(matches!(hurried, Err(LockError::Timeout { .. })), "{hurried:?}");
     assert!(second.wait(patient, slice).unwrap());
     second.end();
-    // One that is given up is in nobody's way: in the queue, when it is served, or when it was.
+    // A request that is given up blocks no other: in the queue, when it is served, or when it was.
     let held = first.acquire(patient, Waiting::Fair).unwrap();
     assert!(!second.wait(patient, slice).unwrap());
     second.end();

@@ -155,8 +155,8 @@ impl Committer {
         self.file.sync_high_water();
     }
 
-    /// Waits for a job, or until something is due without one, and does it. Returns false once
-    /// every sender of jobs is gone.
+    /// Waits for a job, or until other work is due, and does it. Returns false once every sender of
+    /// jobs is gone.
     fn turn(&mut self, jobs: &Receiver<Job>) -> bool {
         let patience = if self.inbox.has_more() { Duration::ZERO } else { self.patience() };
         match receive(jobs, patience) {
@@ -217,7 +217,7 @@ impl Committer {
             }
             Job::GiveBack(grant) => self.undelivered.push(grant),
             Job::Stop => {
-                // Delivery ends when it has handed out what it got before.
+                // Delivery ends once it has sent the answers that it got before.
                 self.answers = None;
                 self.waiting.stop();
             }
@@ -337,8 +337,8 @@ impl Committer {
             match granted.is_live_grant(now_ms) {
                 None => {}
                 Some(true) => self.metrics.lent(),
-                // The commit took longer than the ttl. An item that nobody hears of is not
-                // delivered.
+                // The commit took longer than the ttl. An item whose client gets no receipt counts
+                // as not delivered.
                 Some(false) => {
                     let late = std::mem::replace(answer, Err(JobError::TooShort));
                     if let Ok(late @ Answer::Queue(QueueAnswer::Delivered(_))) = late {
@@ -399,7 +399,7 @@ impl Committer {
     }
 
     fn announce(&self, changed: Changed) {
-        // An error only means that nobody watches.
+        // Fails only if no client watches.
         let _ = self.changes.send(changed);
     }
 
@@ -449,13 +449,13 @@ impl Committer {
         {
             let send = self.read(read);
             // Another process may have removed a key in the commit that was just read. Counted
-            // before the answer goes out, so that a stream looks for its key again.
+            // before the answer goes out, so that a stream checks its key again.
             self.file.refresh_keys();
             send();
         }
     }
 
-    /// Reads something. Returns what sends the answer.
+    /// Runs a read. Returns the function that sends the answer.
     fn read(&self, read: Read) -> SendAnswer {
         let (db, keys) = (&self.file.db, self.file.served().keys);
         read(Ok(&Reader { db, keys, waiting: &self.waiting, now_ms: (self.clock)() }))

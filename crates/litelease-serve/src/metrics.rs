@@ -74,7 +74,6 @@ impl Metrics {
             format!("{name}{{call=\"{call}\",status=\"{status}\"}} {count}\n")
         });
         metric(name, "counter", "Requests, by call and status.", lines.collect());
-        let seconds = self.commit_micros.load(Relaxed) as f64 / 1e6;
         for (name, kind, help, value) in [
             (
                 "litelease_grants_total",
@@ -98,7 +97,7 @@ impl Metrics {
                 "litelease_commit_seconds_total",
                 "counter",
                 "Time spent in commits.",
-                seconds.to_string(),
+                (self.commit_micros.load(Relaxed) as f64 / 1e6).to_string(),
             ),
             (
                 "litelease_failures_total",

@@ -1,13 +1,13 @@
 //! The database of a writer that serves an engine: SQLite in memory, and every row of it on the
 //! engine.
 //!
-//! A commit stores the rows that it has changed on the engine first, and only if the writer's token
-//! is still the newest. Then it is done in memory. After any error the memory is thrown away and
-//! loaded again. So what was answered is always stored, and a server that takes over loads it.
+//! A commit stores its changed rows on the engine first, and only if the writer's token is still
+//! the newest. Then it commits in memory. After any error the database in memory is dropped and
+//! loaded again. So every answer is about stored rows, which a server that takes over loads.
 //!
-//! Times are stored as service time, which stands still while nobody writes. A server that takes
-//! over shifts it to its own clock: what a lease had left at the last commit begins anew, and the
-//! clocks of two machines are never compared.
+//! Times are stored as service time, which does not advance while no server writes. A server that
+//! takes over shifts it to its own clock: the time that a lease had left at the last commit begins
+//! anew, and the clocks of two machines are never compared.
 
 pub(crate) mod encoding;
 mod journal;
@@ -54,7 +54,7 @@ pub(crate) struct Mirror {
     is_access_old: bool,
     /// The memory is not what the engine has, or was never loaded.
     is_stale: bool,
-    /// The engine may still store what it was sent before the last error.
+    /// True if the engine may still store a request from before the last error.
     needs_fence: bool,
     /// The incarnation of the engine that was loaded.
     boot: i64,

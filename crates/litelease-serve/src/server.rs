@@ -219,11 +219,7 @@ pub(crate) async fn run_before(
     // Waiters are answered, and later jobs are refused.
     let _ = jobs.send(Job::Stop);
     let _ = stopping.send(true);
-    let all = async { while connections.join_next().await.is_some() {} };
-    if timeout(DRAIN_TIMEOUT, all).await.is_err() {
-        tracing::warn!(connections = connections.len(), "cut off");
-        connections.shutdown().await;
-    }
+    drain(connections).await;
     drop((app, jobs));
     // The committer sends no answers after the stop. Undelivered grants are returned before it
     // ends.
@@ -231,6 +227,15 @@ pub(crate) async fn run_before(
     match (delivered, tokio::task::spawn_blocking(move || committer.join()).await) {
         (Ok(()), Ok(Ok(()))) => Ok(()),
         _ => Err(io::Error::other("the thread that commits has ended unexpectedly")),
+    }
+}
+
+/// Waits until all connections have ended, and cuts off those that take too long.
+async fn drain(mut connections: JoinSet<()>) {
+    let all = async { while connections.join_next().await.is_some() {} };
+    if timeout(DRAIN_TIMEOUT, all).await.is_err() {
+        tracing::warn!(connections = connections.len(), "cut off");
+        connections.shutdown().await;
     }
 }
 

@@ -243,8 +243,8 @@ fn is_free_again(wire: &Wire) {
 
 #[test]
 fn who_sends_too_much_behind_a_borrow_that_waits_is_hung_up_on_and_takes_no_slot() {
-    // It would not be read from any more, so nobody would see it hang up, and its grant would be
-    // lost.
+    // The server would not read from it any more, so it would not notice that the client hangs up,
+    // and its grant would be lost.
     served(|wire| {
         let lease = borrowed(wire);
         let healthy =

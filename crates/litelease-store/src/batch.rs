@@ -1,7 +1,7 @@
 //! A transaction for many changes of pools, which are stored all or not at all.
 //!
-//! No other connection writes while it is open. So the batch remembers what was read once, and
-//! stores the counts of a pool once, before the commit.
+//! No other connection writes while it is open. So the batch caches what it has read, and stores
+//! the counts of a pool once, before the commit.
 
 use std::mem;
 
@@ -20,7 +20,7 @@ pub struct Batch<'s> {
 }
 
 impl Batch<'_> {
-    /// Commits. Whatever happens, no transaction is open afterwards; errors mean what they mean for
+    /// Commits. No transaction is open afterwards, even after an error; the errors are those of
     /// [`Store::commit`].
     pub fn commit(self) -> Result<(), Error> {
         let store = self.store;
@@ -63,7 +63,7 @@ struct Known {
     id: String,
     now_ms: i64,
     row: PoolRow,
-    /// How it is stored: what was counted since then is not.
+    /// The pool as it is stored, without the changes that were counted since.
     stored: PoolRow,
 }
 
@@ -112,8 +112,8 @@ impl Store {
         }
     }
 
-    /// Stores what was counted, and forgets the pool: it is about to be changed in another way, or
-    /// the batch to end.
+    /// Stores the counts, and removes the pool from the cache: another call is about to change it,
+    /// or the batch ends.
     pub fn store_counts(&self) -> Result<(), Error> {
         match self.in_batch(|batch| batch.pool.take()).flatten() {
             Some(known) => self.store_count(known.stored, known.row),
@@ -121,7 +121,7 @@ impl Store {
         }
     }
 
-    /// Returns 32 random digits, which `read` reads for so many leases at once.
+    /// Returns 32 random digits. `read` reads those of many leases at once.
     pub(crate) fn digits_in_batch(
         &self,
         read: impl FnOnce(i64) -> Result<String, Error>,

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// A boot of the machine, as a number that is larger than 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boot {
-    /// The system tells boots apart.
+    /// True if the system has a boot id.
     Known(i64),
     /// It does not. The number is this process's own, and whatever was before it may have been
     /// another boot.
@@ -43,16 +43,16 @@ impl Boot {
         }
     }
 
-    /// Returns whether the system tells boots apart.
+    /// Returns whether the system has a boot id.
     pub(crate) fn is_known(self) -> bool {
         matches!(self, Boot::Known(_))
     }
 
     /// Interprets the stored `boot` of a file, at this floor.
     ///
-    /// A process that cannot tell boots apart takes every epoch for another boot's, until it has
-    /// left one of its own in the file. Since then the machine was not off, so every epoch that is
-    /// not older is of this boot, too, whichever process has left it.
+    /// A process on a system without a boot id takes every epoch for another boot's, until it has
+    /// stored one of its own. Since then the machine was not off, so every epoch that is not older
+    /// is of this boot, too, whichever process has stored it.
     pub(crate) fn read(self, boot: i64, floor: i64, file: &str) -> i64 {
         let is_since = || left().get(file).is_some_and(|left| *left <= floor);
         match self {

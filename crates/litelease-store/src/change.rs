@@ -1,4 +1,4 @@
-//! Changes a row: the rule decides inside the statement that stores what it says.
+//! Changes a row: the rule decides inside the statement that stores the result.
 
 use litelease_core::{Epoch, Lease, Row, Step};
 
@@ -14,7 +14,7 @@ use crate::{Error, Failure, Store, When, code};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// A larger token. It must exceed the file's floor, and the file's epoch must cover it. The
-    /// verb may also decide to prolong what is there.
+    /// verb may also decide to prolong the present lease.
     Grant,
     /// A later expiry in an existing row, and nothing else.
     Prolong,
@@ -42,17 +42,17 @@ enum Target {
 
 /// The outcome of running a statement that asks the rule.
 enum RuleOutcome<'q, T> {
-    /// The rule was asked.
+    /// The rule has decided.
     Attempted(Attempt<Step<'q, T>>),
     /// There is no such row; or, for an insertion, there is one already.
     NoSuchRow,
-    /// The schema may have changed, so the rule was not asked. It was checked since; run the
-    /// statement again.
+    /// The schema may have changed, so the rule was not called. The schema was checked since; run
+    /// the statement again.
     Stale,
 }
 
 impl Store {
-    /// Lets the rule decide about a row and stores what it says, in one statement under the write
+    /// Lets the rule decide about a row and stores the result, in one statement under the write
     /// lock.
     ///
     /// `decide` gets the row, the file's token floor and the time.
@@ -105,7 +105,7 @@ impl Store {
             let insert = || self.run_rule(request, Target::NewRow, decide);
             match self.connection.keeping_last_insert_rowid(insert)? {
                 RuleOutcome::Attempted(attempt) => return Ok(attempt),
-                // Another connection was faster, so the row is there now; unless something swallows
+                // Another connection was faster, so the row exists now; unless a trigger swallows
                 // it.
                 RuleOutcome::NoSuchRow if insertions < 2 => insertions += 1,
                 RuleOutcome::NoSuchRow => return Err(Error::unexpected_change(name, 0)),
@@ -128,8 +128,8 @@ impl Store {
                 let columns = Columns { state: row.state(), floor: None, is_unverified: false };
                 Ok((target, self.ask(request, target, columns, decide)))
             })?;
-            let (step, now_ms) = match asked? {
-                RuleAnswer::Decided { step, now_ms } => (step, now_ms),
+            let (step, now_ms, begins_grant) = match asked? {
+                RuleAnswer::Decided { step, now_ms, begins_grant } => (step, now_ms, begins_grant),
                 RuleAnswer::EpochNeeded { token } => return Ok(Attempt::EpochNeeded { token }),
                 RuleAnswer::Unverified => return Err(Error::unexpected_change(name, 0)),
             };
@@ -141,10 +141,11 @@ impl Store {
                     Value::Integer(state.token()),
                     tenure.map_or(Value::Null, |tenure| Value::Integer(tenure.expires_at_ms)),
                     Value::Integer(now_ms),
+                    if begins_grant { Value::Integer(now_ms) } else { Value::Null },
                 ];
                 match target {
                     Target::Row => self.statements.save.execute_with(self.connection, &values)?,
-                    Target::NewRow => execute_once(self.connection, ADD, &values)?,
+                    Target::NewRow => execute_once(self.connection, ADD, &values[..5])?,
                 }
                 match self.connection.changes() {
                     1 => {}
@@ -244,7 +245,7 @@ impl Store {
         columns: Columns<'_>,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<RuleAnswer<'q, T>, Error> {
-        // What was read counts only if the schema is known to be right.
+        // The rows that were read count only if the schema is right.
         if columns.is_unverified {
             return Ok(RuleAnswer::Unverified);
         }
@@ -270,7 +271,10 @@ impl Store {
             {
                 Ok(RuleAnswer::EpochNeeded { token })
             }
-            _ => Ok(RuleAnswer::Decided { step, now_ms }),
+            _ => {
+                let begins_grant = step.write.is_some_and(|state| row.begins_grant(state));
+                Ok(RuleAnswer::Decided { step, now_ms, begins_grant })
+            }
         }
     }
 
@@ -283,7 +287,7 @@ impl Store {
         if self.connection.txn_state_anywhere() != TxnState::Write {
             return Ok(());
         }
-        // What is pending would be committed when the other statement ends, whatever was answered
+        // Pending changes would be committed when the other statement ends, whatever was answered
         // before.
         let undone = execute_once(self.connection, "BEGIN", &[]).and_then(|()| self.rollback());
         undone.map_err(Error::into_unknown)?;

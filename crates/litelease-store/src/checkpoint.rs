@@ -18,7 +18,7 @@ pub(crate) const CHECKPOINTS: Table = Table {
 )",
 };
 
-/// Stores a checkpoint in the place of the one before.
+/// Stores a checkpoint, and replaces the one before.
 pub(crate) const STORE: &str = "INSERT INTO main.litelease_checkpoints
 (name, token, value, updated_at_ms) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (name) DO UPDATE SET token = excluded.token, value = excluded.value,

@@ -36,7 +36,7 @@ struct Module {
     best_index: unsafe extern "C" fn(*mut Table, *mut c_void) -> c_int,
     disconnect: unsafe extern "C" fn(*mut Table) -> c_int,
     destroy: unsafe extern "C" fn(*mut Table) -> c_int,
-    /// All functions of a cursor, and those of tables that are written: none is ever called.
+    /// The functions of cursors and of writable tables, none of which is ever called.
     unused: [usize; 14],
 }
 
@@ -49,7 +49,7 @@ type Connect = unsafe extern "C" fn(
     *mut *mut c_char,
 ) -> c_int;
 
-/// SQLite's `sqlite3_vtab`, and what is ours.
+/// SQLite's `sqlite3_vtab`, and our fields.
 #[repr(C)]
 struct Table {
     module: *const c_void,
@@ -59,8 +59,8 @@ struct Table {
     watch: *const Watch,
 }
 
-/// The module for the connections of one library. It lives for ever, because SQLite may look at it
-/// after it has freed what the module was registered with.
+/// The module for the connections of one library. It lives for ever, because SQLite may read it
+/// after it has freed the data of the module.
 struct Modules<L>(std::marker::PhantomData<L>);
 
 impl<L: Library> Modules<L> {

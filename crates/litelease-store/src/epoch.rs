@@ -180,10 +180,11 @@ impl Store {
 
     /// Records the present boot before a transaction in which grants may follow, if the file has
     /// leases and this store has not seen the record yet.
-    /// [`is_boot_still_recorded`](Store::is_boot_still_recorded) looks again inside it.
+    /// [`is_boot_still_recorded`](Store::is_boot_still_recorded) checks it again inside the
+    /// transaction.
     ///
-    /// A file without leases, or one whose leases cannot be used, is no error: the verbs tell.
-    /// Returns whether the boot is recorded.
+    /// A file without leases, or with unusable ones, is no error here: the verbs return it. Returns
+    /// whether the boot is recorded.
     pub fn record_boot_before_transaction(&self) -> Result<bool, Error> {
         if self.epoch_state.has_recorded.get() || self.boundary()? != Boundary::Own {
             return Ok(self.epoch_state.has_recorded.get());
@@ -248,8 +249,7 @@ impl Store {
         })
     }
 
-    /// Raises the floor to `floor` at least, in a transaction that is open, and answers what it is
-    /// then.
+    /// Raises the floor to `floor` at least, in the open transaction, and returns it.
     pub(crate) fn raise_floor(&self, context: CommitContext, floor: i64) -> Result<i64, Error> {
         let raised = self.epoch_record()?.raised(floor, context);
         let raised = raised.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
@@ -297,7 +297,8 @@ impl Store {
         boundary: Boundary,
         work: impl FnOnce(CommitContext) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        // That the epoch is not confirmed is no error of what is committed: the next grant does it.
+        // The change is committed even if the epoch could not be confirmed: the next grant confirms
+        // it.
         self.commit_and_confirm(boundary, work).map(|(done, _)| done)
     }
 
@@ -311,7 +312,7 @@ impl Store {
         self.commit_and_confirm(boundary, work)?.1
     }
 
-    /// Answers what came of the work, and whether its epoch is confirmed.
+    /// Returns the result of the work, and whether its epoch is confirmed.
     fn commit_and_confirm<T>(
         &self,
         boundary: Boundary,
@@ -334,7 +335,7 @@ impl Store {
         done.map(|done| (done, confirmed))
     }
 
-    /// Says that an epoch is sure, once the commit that made it has been synced.
+    /// Marks an epoch as sure, once the commit that made it has been synced.
     ///
     /// A process that is killed in between leaves it unsure, so the next process makes it anew:
     /// that process would see an epoch that a power cut can still take. If this commit gets lost,
@@ -393,7 +394,7 @@ impl Store {
         if epoch.boot <= 0 || self.epoch_state.unconfirmed.get() == Unconfirmed::No {
             return Ok(epoch);
         }
-        // SQLite writes and syncs nothing for a change that changes nothing, so what is there goes
+        // SQLite writes and syncs nothing for an update that changes nothing, so the row is deleted
         // first.
         execute_once(self.connection, FORGET_EPOCH, &[])?;
         self.epoch_state.unconfirmed.set(Unconfirmed::Epoch(epoch));
@@ -433,8 +434,8 @@ impl Store {
 
 /// Checks whether commits made like this survive a power cut.
 ///
-/// The combinations are those that simulated power cuts took nothing from; docs/durability.md has
-/// the table. What is not known to be safe counts as weak.
+/// These are the combinations from which simulated power cuts took nothing; docs/durability.md has
+/// the table. All others count as weak.
 pub(crate) fn is_strong(journal_mode: &str, synchronous: i64) -> bool {
     match journal_mode {
         "wal" | "truncate" | "persist" => synchronous >= 2,

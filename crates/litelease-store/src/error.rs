@@ -1,4 +1,4 @@
-//! Errors: each says what went wrong, where, and what to do.
+//! Errors: each names what went wrong, where, and what to do.
 
 use std::fmt;
 
@@ -22,14 +22,14 @@ use crate::code;
 pub enum Error<E = Failure> {
     /// The ttl is zero or negative. Nothing was written.
     InvalidTtl {
-        /// The name that was asked for.
+        /// The name in the call.
         name: String,
         /// The ttl that was given.
         ttl_ms: i64,
     },
     /// The lease would end beyond what 64 bits of milliseconds can hold. Nothing was written.
     TimeOverflow {
-        /// The name that was asked for.
+        /// The name in the call.
         name: String,
         /// The time of the request.
         now_ms: i64,
@@ -38,7 +38,7 @@ pub enum Error<E = Failure> {
     },
     /// A time other than a ttl is zero or negative. Nothing was written.
     InvalidTime {
-        /// The name that was asked for.
+        /// The name in the call.
         name: String,
         /// Which time.
         what: &'static str,
@@ -47,12 +47,12 @@ pub enum Error<E = Failure> {
     },
     /// The next token would be more than 64 bits can hold. Nothing was written.
     TokenExhausted {
-        /// The name that was asked for.
+        /// The name in the call.
         name: String,
     },
     /// The ttl of a read is longer than an hour. Nothing was written.
     TtlTooLong {
-        /// The name that was asked for.
+        /// The name in the call.
         name: String,
         /// The ttl that was given.
         ttl_ms: i64,
@@ -88,11 +88,11 @@ pub enum Error<E = Failure> {
         /// The newest one that this version knows.
         known: i64,
     },
-    /// The table cannot be guarded as was asked. Nothing was changed.
+    /// The table cannot be guarded in this way. Nothing was changed.
     CannotGuard {
         /// The table.
         table: String,
-        /// Why not, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// The table was guarded, and its triggers are gone or changed: a rebuild of the table drops
@@ -110,16 +110,16 @@ pub enum Error<E = Failure> {
     InvalidText {
         /// Which one.
         what: &'static str,
-        /// How many bytes it must have at least.
+        /// The fewest bytes that it must have.
         least: usize,
-        /// How many bytes it may have.
+        /// The most bytes that it may have.
         most: usize,
-        /// How many it has.
+        /// The bytes that it has.
         bytes: usize,
     },
     /// The delay of an item is negative. Nothing was changed.
     InvalidDelay {
-        /// The queue, or what else was asked for.
+        /// The queue, or the other subject of the call.
         name: String,
         /// The delay that was given.
         delay_ms: i64,
@@ -132,7 +132,7 @@ pub enum Error<E = Failure> {
     /// The receipt of a delivery does not pass any more. In `finish` this means that everything was
     /// rolled back.
     StaleReceipt {
-        /// Why not.
+        /// The reason.
         reason: StaleReason,
     },
     /// There is no pool of this id: it was never registered, or it was deleted.
@@ -141,9 +141,9 @@ pub enum Error<E = Failure> {
     InvalidLeaseRow(String),
     /// The lease was stored, and was over before it could be returned. It is not the caller's.
     ExpiredOnArrival(Lease),
-    /// Storing failed in a way that leaves open whether the change was stored. It is not a grant.
-    /// `inspect` tells what is there now; a live row is the caller's grant only if its owner text
-    /// was made for this one attempt.
+    /// The change may have been stored or not. It is not a grant. `inspect` returns the present
+    /// row; a live lease is the caller's grant only if its owner text was made for this one
+    /// attempt.
     CommitUnknown(E),
     /// The transaction that a call was meant for has already ended, by SQLite itself after an error
     /// or by a statement of the caller's. Nothing was written.
@@ -156,9 +156,9 @@ pub enum Error<E = Failure> {
     UnexpectedChange {
         /// The row that was written.
         what: String,
-        /// How many rows should have changed.
+        /// The number of rows that should have changed.
         expected: i64,
-        /// How many did.
+        /// The number of rows that did.
         changed: i64,
     },
     /// SQLite's own error, with its extended code: BUSY, LOCKED, READONLY, FULL and so on.
@@ -190,7 +190,7 @@ const LARGEST_TOKEN_NEEDED: &str = "this system has no boot id, so every start o
 pub struct Failure {
     /// The extended result code.
     pub code: i32,
-    /// The message of SQLite, with what was tried and where.
+    /// The message of SQLite, with the action and the table or name.
     pub message: String,
 }
 
@@ -293,7 +293,7 @@ impl Error {
         Error::UnexpectedChange { what, expected: 1, changed }
     }
 
-    /// Returns the error as one that leaves open what was stored.
+    /// Converts the error into one that says that the change may have been stored.
     pub(crate) fn into_unknown(self) -> Self {
         match self {
             Error::Sqlite(failure) => Error::CommitUnknown(failure),
@@ -301,7 +301,7 @@ impl Error {
         }
     }
 
-    /// Adds to an error of SQLite what was tried, on what and where.
+    /// Adds the action and the table or name to an error of SQLite.
     pub(crate) fn with_context(self, verb: &str, name: Option<&str>, file: String) -> Self {
         self.map_sqlite(|Failure { code, message }| {
             let what = name.map(|name| format!(" {}", Short(name))).unwrap_or_default();
@@ -311,7 +311,7 @@ impl Error {
     }
 }
 
-/// Why there is no decision: the rule refuses the request, or what it depends on cannot be read.
+/// The reason why the rule did not decide: it refuses the request, or the row cannot be read.
 pub(crate) enum Undecided {
     Refused(Refusal),
     Failed(Error),
@@ -347,8 +347,8 @@ impl From<Failure> for Undecided {
 }
 
 impl Failure {
-    /// Checks whether SQLite gives this code only where it has undone everything. Of any other,
-    /// such as an error of the disk, it is not known what was stored.
+    /// Checks whether SQLite returns this code only if it has undone everything. After any other,
+    /// such as an error of the disk, the change may have been stored.
     pub(crate) fn means_nothing_stored(&self) -> bool {
         use code::*;
         matches!(

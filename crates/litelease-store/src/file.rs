@@ -22,9 +22,8 @@ impl Store {
         !self.connection.is_autocommit() || self.connection.txn_state_anywhere() != TxnState::None
     }
 
-    /// Chooses how the file is written, for a program that owns it: a new file is put into WAL
-    /// mode, one that is there keeps its mode, and in either a power cut loses no grant that was
-    /// told.
+    /// Sets how the file is written, for a program that owns it: a new file is put into WAL mode,
+    /// an existing one keeps its mode, and in both a power cut takes no grant that was answered.
     pub fn own(&self) -> Result<(), Error> {
         self.with_context("set up leases", None, || {
             // Several processes switch a new file at once, and SQLite does not wait for that.

@@ -34,8 +34,8 @@ impl Store {
     pub fn admit(&self, name: &str, token: i64) -> Result<AdmitResult, Error> {
         self.with_context("admit a token of", Some(name), || {
             let boundary = self.boundary()?;
-            // What was admitted before is admitted again without a write; and a token that is too
-            // small is refused without one, for the largest never shrinks.
+            // A token that was admitted before is admitted again without a write. A token that is
+            // too small is refused without one, because the largest never shrinks.
             if boundary.may_look_first() {
                 let (answer, is_new) = admit(self.admitted(name)?, token);
                 if !is_new {

@@ -13,7 +13,7 @@ pub(crate) const MAX_RECORDS: u32 = 3;
 
 /// The outcome of one attempt to grant.
 pub(crate) enum Attempt<T> {
-    /// Decided and, where something is to be stored, stored.
+    /// The rule has decided, and its result is stored.
     Decided(T),
     /// Nothing was stored: the file's epoch does not cover this token, so it must be recorded
     /// first.
@@ -46,7 +46,7 @@ impl Store {
         epoch: Epoch,
         token: i64,
     ) -> Result<bool, Error> {
-        // Most epochs are of this boot and large enough, which needs no look at the connection.
+        // Most epochs are of this boot and large enough, which shows without asking the connection.
         let covers = epoch.boot == self.epoch_state.boot.get() && epoch.is_enough_for(token);
         Ok(covers || self.needed(boundary, epoch, token)?.is_none())
     }
@@ -54,7 +54,7 @@ impl Store {
 
 /// Checks that a lease which was just stored has not expired already: committing takes time too.
 ///
-/// A time that the caller has given stands still, so there is nothing to check.
+/// A time that the caller passes does not advance, so there is nothing to check.
 #[inline]
 pub(crate) fn check_arrival(when: When, lease: Lease<&str>) -> Result<(), Error> {
     match when {

@@ -1,9 +1,8 @@
-//! Guarded tables: putting the triggers on and taking them off, and the record that tells when they
-//! are gone.
+//! Guarded tables: adding and removing triggers, and the record that shows when triggers are gone.
 //!
-//! A migration that rebuilds a table (create, copy, drop, rename) drops its triggers without a
-//! word, and a fence would stand open. So what is guarded is recorded, and record and schema are
-//! compared.
+//! A migration that rebuilds a table (create, copy, drop, rename) drops its triggers silently,
+//! which would leave the table unguarded. So guards are recorded, and the record is compared with
+//! the schema.
 
 use litelease_core::Guard;
 
@@ -28,7 +27,7 @@ pub struct GuardInfo {
     pub column: Option<String>,
     /// The lease must be live, too.
     pub strict: bool,
-    /// The triggers are there, as they must be. If not, the table stands open: guard it again.
+    /// True if the triggers exist as they must. If not, the table is unguarded: guard it again.
     pub is_intact: bool,
     /// How many writes it has refused in this process, for a guard by connection.
     pub refusals: u64,
@@ -55,7 +54,7 @@ const RECORD: &str = "INSERT INTO main.litelease_guarded
 const TRIGGER: &str = "SELECT tbl_name, sql FROM main.sqlite_schema
 WHERE type = 'trigger' AND name = ?1 COLLATE NOCASE";
 
-/// A guarded table: what is recorded of it, and how it is found.
+/// A guarded table: its record, and the state of its triggers.
 #[derive(Clone)]
 struct Guarded {
     number: i64,
@@ -69,13 +68,13 @@ struct Guarded {
     is_current: bool,
 }
 
-/// No number: the name that a guarded table has left, and that stands open.
+/// No number: the name that a guarded table has left, which is unguarded now.
 const MOVED_AWAY: i64 = 0;
 
 impl Store {
     /// Guards a table: from now on a write to it must present the newest token of `name`.
     ///
-    /// Guarding it again in the same way changes nothing, or puts back what was dropped.
+    /// Guarding it again in the same way changes nothing, or restores triggers that were dropped.
     pub fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<(), Error> {
         let column = guard.column().map(str::to_owned);
         let demand = Demand { name: name.into(), column, strict: guard.is_strict() };
@@ -257,8 +256,8 @@ impl Store {
         Ok(tables)
     }
 
-    /// A table that moved away with its triggers, by RENAME, is guarded where it is now. But if
-    /// another one has taken its name, that one stands open.
+    /// A table that RENAME has moved with its triggers is guarded under its new name. But if
+    /// another table has taken its old name, that one is unguarded.
     fn add_places_left_open(&self, tables: &mut Vec<Guarded>) -> Result<(), Error> {
         let moved = tables.iter().filter(|moved| !moved.is_called(&moved.recorded));
         let mut open = Vec::new();
@@ -302,8 +301,8 @@ impl Store {
         Ok(tables)
     }
 
-    /// Looks for the triggers of a guarded table. RENAME may have changed what the table and its
-    /// columns are called, there and not in the record.
+    /// Finds the triggers of a guarded table. RENAME changes the names of the table and its columns
+    /// in them, but not in the record.
     fn find(&self, guarded: &mut Guarded) -> Result<(), Error> {
         let mut texts = Vec::new();
         let mut called: Option<String> = None;

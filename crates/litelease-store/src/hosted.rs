@@ -29,11 +29,11 @@ pub trait Host {
     /// Runs one statement to its end, and answers its rows.
     fn run(&self, sql: &str, values: &[Value<'_>]) -> Result<Rows, Failure>;
 
-    /// Checks whether a transaction is open. A host that cannot tell any more, because its
-    /// connection is closed, says no.
+    /// Checks whether a transaction is open. A host whose connection is closed returns false.
     fn is_in_transaction(&self) -> bool;
 
-    /// Rows changed by the last INSERT, UPDATE or DELETE, not counting those that triggers changed.
+    /// Returns the rows changed by the last INSERT, UPDATE or DELETE, without those that triggers
+    /// changed.
     fn changes(&self) -> i64;
 
     /// Rows changed since the connection was opened.
@@ -56,7 +56,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Returns no rows, of so many columns.
+    /// Returns no rows, of this many columns.
     pub fn new(columns: usize) -> Self {
         Rows { columns, values: Vec::new() }
     }
@@ -129,7 +129,7 @@ impl From<Value<'_>> for OwnedValue {
 
 /// A store on a connection that a host language owns.
 pub struct HostedStore {
-    // Dropped first: it uses what is below.
+    // Dropped first: it uses the fields below.
     store: Store,
     hosted: Box<Hosted>,
 }
@@ -225,7 +225,7 @@ struct Hosted {
     kept: RefCell<Vec<(*mut c_void, Destructor)>>,
 }
 
-/// The committed schema as it was last seen, and the number that stands for it.
+/// The committed schema when it was last read, and the number that identifies it.
 ///
 /// One that is seen inside a transaction and may not be committed gets a new number each time: if
 /// it is rolled back, another one will get its version.
@@ -240,7 +240,7 @@ struct Schema {
 struct HostedStatement {
     hosted: *const Hosted,
     sql: Box<str>,
-    /// How many parameters it has. What is not bound is NULL.
+    /// How many parameters it has. Parameters that are not bound are NULL.
     parameters: usize,
     /// The values are borrowed until they are cleared, which `Run` does before they go.
     values: Vec<Value<'static>>,
@@ -472,7 +472,7 @@ unsafe extern "C" fn clear_bindings(raw: *mut sqlite3_stmt) -> c_int {
     code::OK
 }
 
-/// Returns the largest number of a parameter, outside what is quoted.
+/// Returns the largest number of a parameter, outside quotes.
 fn parameters_of(sql: &str) -> usize {
     let mut quote = None;
     let mut largest = 0;
@@ -508,7 +508,7 @@ unsafe fn bind(raw: *mut sqlite3_stmt, index: c_int, value: Value<'static>) -> c
 }
 
 /// # Safety
-/// `start` must point to so many bytes, which live until the bindings are cleared.
+/// `start` must point to this many bytes, which live until the bindings are cleared.
 unsafe fn borrowed(start: *const u8, length: u64) -> &'static [u8] {
     match usize::try_from(length) {
         // SAFETY: as promised.
@@ -645,8 +645,8 @@ unsafe extern "C" fn get_autocommit(db: *mut sqlite3) -> c_int {
     c_int::from(!unsafe { hosted(db) }.host.is_in_transaction())
 }
 
-/// A host does not tell whether a transaction has read yet, so the write lock is taken before
-/// anything is read.
+/// A host does not show whether a transaction has read yet, so the write lock is taken before any
+/// read.
 unsafe extern "C" fn txn_state(_db: *mut sqlite3, _schema: *const c_char) -> c_int {
     0
 }
@@ -666,8 +666,8 @@ unsafe extern "C" fn extended_errcode(db: *mut sqlite3) -> c_int {
     unsafe { hosted(db) }.failure.borrow().0
 }
 
-/// The one status that is asked for: how often SQLite has compiled the statement. It does so when
-/// the schema changes.
+/// The one status that the store asks for: how often SQLite has compiled the statement. SQLite does
+/// so when the schema changes.
 unsafe extern "C" fn stmt_status(raw: *mut sqlite3_stmt, _which: c_int, _reset: c_int) -> c_int {
     // SAFETY: as promised to `statement`, and the connection outlives its statements.
     unsafe { &*statement(raw).hosted }.schema_number()

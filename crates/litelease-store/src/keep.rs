@@ -1,7 +1,7 @@
 //! Slots that are kept: lent out without expiry, until they are returned.
 //!
-//! The mark is the largest integer as the expiry. Since when a slot is kept stands in a table of
-//! its own, which the first `keep` makes; so a plain borrow or return costs what it did.
+//! A kept slot has the largest integer as its expiry. The time since when it is kept is in a table
+//! of its own, which the first `keep` makes; so a plain borrow or return costs no more.
 
 use litelease_core::{KEPT, MAX_COUNT, SlotInfo, keep_slot};
 

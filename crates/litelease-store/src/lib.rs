@@ -64,7 +64,7 @@ pub use error::{Error, Failure};
 pub use foreign_locks::ForeignLock;
 pub use guard::GuardInfo;
 pub use hosted::{Host, HostedStore, OwnedValue, Rows};
-pub use list::LeaseWalk;
+pub use list::{LeaseWalk, WalkedRow};
 pub use litelease_core::{Guard, Row};
 pub use open::OpenConnection;
 #[doc(hidden)]

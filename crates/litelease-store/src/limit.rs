@@ -19,14 +19,14 @@ pub(crate) const LIMITS: Table = Table {
 )",
 };
 
-/// Stores limits in the place of those before.
+/// Stores limits, and replaces those before.
 pub(crate) const LIMIT: &str = "INSERT INTO main.litelease_limits
 (name, token, progress_within_ms, progress_at_ms, not_after_ms) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (name) DO UPDATE SET token = excluded.token,
 progress_within_ms = excluded.progress_within_ms, progress_at_ms = excluded.progress_at_ms,
 not_after_ms = excluded.not_after_ms";
 
-/// Notes progress. It changes nothing where the grant has no limits.
+/// Stores progress. Changes nothing if the grant has no limits.
 pub(crate) const PROGRESS: &str = "UPDATE main.litelease_limits SET progress_at_ms = ?3
 WHERE name = ?1 AND token = ?2";
 
@@ -35,7 +35,7 @@ pub(crate) const LIMITS_OF: &str = "SELECT token, progress_within_ms, progress_a
 FROM main.litelease_limits WHERE name = ?1";
 
 impl Store {
-    /// Limits a live grant, in the place of the limits before. Setting them counts as progress, and
+    /// Limits a live grant, and replaces its limits before. Setting them counts as progress, and
     /// changes no expiry. They end with the grant.
     pub fn limit(
         &self,
@@ -67,7 +67,7 @@ impl Store {
         })
     }
 
-    /// Notes that the holder of a live grant has made progress, which its limits may demand.
+    /// Records that the holder of a live grant has made progress, which its limits may demand.
     pub fn progress(&self, name: &str, token: i64, when: When) -> Result<GrantResult, Error> {
         self.with_context("note progress of", Some(name), || {
             self.within(self.boundary()?, || {
@@ -81,8 +81,7 @@ impl Store {
         })
     }
 
-    /// Notes progress under a token that was found to be the newest, in the transaction that is
-    /// open.
+    /// Stores progress under a token that was found to be the newest, in the open transaction.
     pub(crate) fn note_progress(&self, name: &str, token: i64, now_ms: i64) -> Result<(), Error> {
         if !self.has(Side::Limits)? {
             return Ok(());
@@ -94,7 +93,7 @@ impl Store {
     /// Reads what a renewal of `name` depends on besides its row, in the snapshot of a statement on
     /// that row.
     ///
-    /// A file without such tables costs a look at memory.
+    /// In a file without such tables this only reads memory.
     #[inline]
     pub(crate) fn conditions(&self, name: &str) -> Result<Conditions, Error> {
         let limits = if self.has(Side::Limits)? { self.limits_of(name)? } else { None };

@@ -9,17 +9,34 @@ use crate::{Error, Store};
 
 /// Rows that are added during the walk are not part of it; otherwise a walk that claims might never
 /// end.
-const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms FROM main.litelease_resources
-WHERE name >= ?1 AND name <= ?2
+const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms, created_at_ms
+FROM main.litelease_resources WHERE name >= ?1 AND name <= ?2
 AND rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY name";
 
 /// Lists rows with the value of each grant, for files that have values.
 const LIST_WITH_VALUES: &str =
-    "SELECT lease.name, owner, lease.token, lease_expires_at_ms, side.value
+    "SELECT lease.name, owner, lease.token, lease_expires_at_ms, created_at_ms, side.value
 FROM main.litelease_resources AS lease LEFT JOIN main.litelease_values AS side
 ON side.name = lease.name AND side.token = lease.token
 WHERE lease.name >= ?1 AND lease.name <= ?2
 AND lease.rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY lease.name";
+
+/// A row of a walk.
+pub struct WalkedRow<'w> {
+    /// The row.
+    pub row: Row<'w>,
+    /// When its newest grant began.
+    pub since_ms: Option<i64>,
+    /// The value of its newest grant: NULL if there is none. A value ends with its grant, so it
+    /// counts only while the lease is live.
+    pub value: Value<'w>,
+}
+
+impl From<WalkedRow<'_>> for LeaseRow {
+    fn from(walked: WalkedRow<'_>) -> Self {
+        LeaseRow::new(walked.row, walked.since_ms)
+    }
+}
 
 /// Walks along rows in one snapshot, without collecting them.
 pub struct LeaseWalk {
@@ -33,29 +50,30 @@ impl Store {
         self.with_context("list leases", None, || {
             let mut walk = self.walk(None, None)?;
             let mut list = Vec::new();
-            while let Some((row, _)) = walk.next()? {
-                list.push(LeaseRow::from(row));
+            while let Some(walked) = walk.next()? {
+                list.push(LeaseRow::from(walked));
             }
             Ok(list)
         })
     }
 
-    /// Hands the rows whose name begins with `prefix` and comes after `after` to `keep`, with what
-    /// each has attached, until it has made `limit` of something, or has seen `rows` of them.
-    /// Answers what it made, and the name to go on after if there may be more.
+    /// Passes the rows whose name begins with `prefix` and comes after `after` to `keep`, until
+    /// it has returned `limit` results or has seen `rows` rows. Returns the results, and the name
+    /// to go on after if there may be more.
     pub fn page<T>(
         &self,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
         rows: usize,
-        keep: impl Fn(Row<'_>, Value<'_>) -> Option<T>,
+        keep: impl Fn(WalkedRow<'_>) -> Option<T>,
     ) -> Result<(Vec<T>, Option<String>), Error> {
         self.with_context("list leases", None, || {
             let mut walk =
                 self.walk(Some(after.map_or(prefix, |after| after.max(prefix))), None)?;
             let (mut leases, mut seen, mut last) = (Vec::new(), 0, None);
-            while let Some((row, value)) = walk.next()? {
+            while let Some(walked) = walk.next()? {
+                let row = walked.row;
                 if !row.name().starts_with(prefix) {
                     return Ok((leases, None));
                 }
@@ -67,7 +85,7 @@ impl Store {
                 }
                 seen += 1;
                 last = Some(row.name().to_owned());
-                leases.extend(keep(row, value));
+                leases.extend(keep(walked));
             }
             Ok((leases, None))
         })
@@ -88,18 +106,18 @@ impl Store {
 }
 
 impl LeaseWalk {
-    /// Returns the next row, if there is one, and what its newest grant has attached: NULL if
-    /// nothing. A value ends with its grant, so it counts only while the lease is live.
+    /// Returns the next row, if there is one.
     #[allow(clippy::should_implement_trait)] // it lends the row
-    pub fn next(&mut self) -> Result<Option<(Row<'_>, Value<'_>)>, Error> {
+    pub fn next(&mut self) -> Result<Option<WalkedRow<'_>>, Error> {
         if !self.statement.advance()? {
             return Ok(None);
         }
         let [name, owner, token, expiry] = [0, 1, 2, 3].map(|index| self.statement.column(index));
         let name = name.and_then(Value::text);
         let name = name.ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
-        let value = if self.has_values { self.statement.column(4) } else { None };
+        let since_ms = self.statement.column(4).and_then(Value::integer);
+        let value = if self.has_values { self.statement.column(5) } else { None };
         let row = stored_row(name, stored_state([owner, token, expiry]))?;
-        Ok(Some((row, value.unwrap_or(Value::Null))))
+        Ok(Some(WalkedRow { row, since_ms, value: value.unwrap_or(Value::Null) }))
     }
 }

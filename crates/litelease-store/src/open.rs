@@ -1,5 +1,5 @@
-//! Connections that we open ourselves, through the table of functions: in the SQLite library of
-//! the program, whichever that is. What a connection tells about its file.
+//! Connections that we open ourselves, through the table of functions, in the SQLite library of the
+//! program; and the facts that a connection has about its file.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
@@ -105,14 +105,14 @@ impl Connection {
     }
 
     /// Checks whether the file was moved, deleted or replaced since it was opened. SQLite still
-    /// uses the old file, where no other process sees what is granted.
+    /// uses the old file, whose grants no other process sees.
     pub fn has_moved(self) -> bool {
         let mut moved: c_int = 0;
         let told = self.file_control(SQLITE_FCNTL_HAS_MOVED, &raw mut moved);
         told && moved != 0
     }
 
-    /// Returns the name of the VFS, if SQLite tells.
+    /// Returns the name of the VFS, if SQLite knows it.
     pub fn vfs(self) -> Option<String> {
         let mut vfs: *mut Vfs = ptr::null_mut();
         if !self.file_control(SQLITE_FCNTL_VFS_POINTER, &raw mut vfs) || vfs.is_null() {

@@ -1,4 +1,4 @@
-//! Pools of numbered slots: the verbs, each as what the rule is asked.
+//! Pools of numbered slots: the verbs, each as a call of the rule.
 
 use litelease_core::{
     Lease, MAX_COUNT, MAX_TEXT, PoolInfo, Refusal, SlotInfo, Term, borrow_slot, renew_slot,
@@ -303,7 +303,7 @@ impl Store {
         work: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.within(boundary, || match boundary {
-            // What fails is rolled back as a whole.
+            // A failure is rolled back as a whole.
             Boundary::Own => work(),
             Boundary::Joined(_) if self.context_in_batch().is_some() => work(),
             Boundary::Joined(_) => self.all_or_nothing(work),

@@ -1,9 +1,9 @@
 //! The rows of pools: two tables, and every statement on them.
 //!
 //! A slot gets its row when it is first lent out, and keeps it. Its key is the number of its pool,
-//! and its position in the lower 20 bits. One that is free has no lease and no expiry, and so the
-//! index on (pool, expiry, slot) has the lowest free one and those whose time is up next to each
-//! other: no statement of a borrow looks at more rows than it changes.
+//! and its position in the lower 20 bits. A free slot has no lease and no expiry. So the index on
+//! (pool, expiry, slot) has the lowest free slot next to those whose time is up, and no statement
+//! of a borrow reads more rows than it changes.
 //!
 //! One that is kept has the largest integer as its expiry; `keep.rs` has the rest.
 //!
@@ -240,7 +240,7 @@ pub struct Borrowed {
     pub slot: SlotInfo,
 }
 
-/// A slot that is lent out, as everybody may see it.
+/// A slot that is lent out, without its secret.
 ///
 /// ```
 /// # use litelease_store::SlotRow;
@@ -253,7 +253,7 @@ pub struct Borrowed {
 pub struct SlotRow {
     /// The slot.
     pub slot: SlotInfo,
-    /// The note of the borrower: who, why.
+    /// The note of the borrower: usually who it is, and why.
     pub note: Option<String>,
     /// When it was kept, if it is and that is known.
     pub kept_since_ms: Option<i64>,
@@ -285,7 +285,7 @@ impl<'a> BorrowOptions<'a> {
         BorrowOptions::default()
     }
 
-    /// Adds a text for operators, who and why, of at most 200 bytes.
+    /// Adds a text for operators, of at most 200 bytes: usually who borrows, and why.
     ///
     /// ```
     /// # use litelease_store::BorrowOptions;
@@ -550,7 +550,7 @@ impl Store {
         if self.count_in_batch(counted) { Ok(()) } else { self.store_count(before, counted) }
     }
 
-    /// Stores what was counted since the row of a pool was as it is stored.
+    /// Stores the changes of a pool that were counted since its row was stored.
     pub(crate) fn store_count(&self, stored: PoolRow, counted: PoolRow) -> Result<(), Error> {
         let values =
             [counted.number, counted.used - stored.used, counted.newest].map(Value::Integer);

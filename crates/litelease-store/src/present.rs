@@ -1,8 +1,8 @@
 //! The tokens that a connection has presented for its writes to guarded tables.
 //!
-//! The tokens are kept with the connection, in memory. The triggers ask for them by
-//! `litelease_presented(name)` and compare for themselves, in the file that they are in: a function
-//! that did the comparing would look into the wrong file where this one is attached to another.
+//! The tokens are kept with the connection, in memory. The triggers read them by
+//! `litelease_presented(name)` and compare for themselves, in their own file: a function that
+//! compared would read the wrong file if this one is attached to another.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl Store {
     /// One that is not is kept all the same, and refused by the guards.
     pub fn present(&self, name: &str, token: i64) -> Result<bool, Error> {
         self.with_context("present the token of", Some(name), || {
-            // Whatever goes wrong from here on, what was presented before must not survive it.
+            // If anything fails from here on, the token that was presented before must not stay.
             self.keep_presented(name, None)?;
             let is_newest = self.read_fenced_row(name, |row| Ok(is_newest(row, token)))?;
             self.keep_presented(name, Some(token))?;
@@ -65,8 +65,8 @@ impl Store {
 }
 
 impl Connection {
-    /// Puts `litelease_presented` and what belongs to it on the connection, unless it is there
-    /// already: what was presented must not be lost.
+    /// Registers `litelease_presented` and its companions on the connection, unless they are there
+    /// already: tokens that were presented must not be lost.
     pub fn register_presentations(self) -> Result<(), Failure> {
         self.prepare_calling(PRESENTING, || self.register_presenting()).map(drop)
     }
@@ -80,8 +80,8 @@ impl Connection {
         };
         let place = Box::into_raw(Box::new(self)).cast::<c_void>();
         let place = Some((place, Some(destroy::<Connection> as unsafe extern "C" fn(*mut c_void))));
-        // SAFETY: each function is registered with the data that it looks for. What tells that all
-        // are there comes last.
+        // SAFETY: each function is registered with the data that it uses. The function that shows
+        // that all are there comes last.
         unsafe {
             self.register("litelease_refused", 2, Caller::Anybody, callbacks.refused, place)?;
             let (presented, presenting) = (callbacks.presented, callbacks.presenting);

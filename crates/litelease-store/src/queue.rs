@@ -1,4 +1,4 @@
-//! Queues: the verbs, each as what the rule is asked.
+//! Queues: the verbs, each as a call of the rule.
 
 use std::fmt;
 
@@ -61,7 +61,7 @@ pub struct SendOptions<'a> {
     pub key: Option<&'a str>,
 }
 
-/// How an item of a queue stands.
+/// The state of an item of a queue.
 ///
 /// ```
 /// # use litelease_store::ItemInfo;
@@ -81,7 +81,7 @@ pub struct SendOptions<'a> {
 pub struct ItemInfo<S = String> {
     /// The item.
     pub id: i64,
-    /// How it stands.
+    /// The state.
     pub state: ItemState,
     /// How often it was delivered since it was sent or redriven.
     pub attempt: i64,
@@ -96,7 +96,7 @@ pub struct ItemInfo<S = String> {
     pub note: Option<S>,
 }
 
-/// How a queue stands.
+/// The counts of a queue.
 ///
 /// ```
 /// # use litelease_store::QueueInfo;
@@ -216,7 +216,7 @@ impl fmt::Display for ItemCursor {
 }
 
 impl<'w> Walked<'w> {
-    /// Returns how the item stands at `now_ms`.
+    /// Returns the state of the item at `now_ms`.
     pub(crate) fn info(self, now_ms: i64) -> ItemInfo<&'w str> {
         let Walked { id, item, sent_at_ms, key, note } = self;
         let (state, attempt) = (item.state(now_ms), item.attempts());
@@ -656,7 +656,7 @@ impl Store {
             while let Some(after) = cursor.filter(|_| items.len() < limit) {
                 let left = i64::try_from(limit - items.len()).unwrap_or(i64::MAX);
                 let mut walk = self.walk_page(row.number, after, left)?;
-                // Behind the last item without a time come those with one.
+                // Items with a time come after the last item without one.
                 cursor = after.visible_at_ms.is_none().then_some(ItemCursor::FIRST_VISIBLE);
                 while let Some(item) = walk.next()? {
                     items.push(item.info(now_ms).into_owned());
@@ -697,7 +697,7 @@ impl Store {
         }
     }
 
-    /// Returns how every queue stands, by name. Needs no write lock. It looks at every item.
+    /// Returns the counts of every queue, by name. Needs no write lock. Reads every item.
     pub fn queues(&self, when: When) -> Result<Vec<QueueInfo>, Error> {
         self.queues_under("", None, usize::MAX, when)
     }
@@ -737,7 +737,7 @@ impl Store {
         Ok(info)
     }
 
-    /// Returns how one queue stands, if there is such a queue.
+    /// Returns the counts of one queue, if there is such a queue.
     pub fn queue_info(&self, queue: &str, when: When) -> Result<Option<QueueInfo>, Error> {
         self.with_context("look at the queue", Some(queue), || {
             self.settle()?;
@@ -795,7 +795,7 @@ impl Store {
             let now_ms = term(queue, visibility_ms, when)?.now_ms();
             let boundary = self.boundary()?;
             let is_busy = &self.statements.queues.is_busy;
-            // A worker whose last receive found something expects more, and saves the look.
+            // A worker whose last receive found an item expects more, and skips this read.
             if boundary.may_look_first() && !is_busy.get() {
                 let Some(row) = self.find_queue(queue)? else { return Ok(Vec::new()) };
                 if self.next_item(row, now_ms)?.is_none() {
@@ -892,7 +892,7 @@ impl Store {
         Ok((rule::ack(row.as_ref().map(|row| row.item), receipt, newest), row))
     }
 
-    /// Changes the item of a receipt as the rule says, if the receipt is of an item that is there.
+    /// Changes the item of a receipt by the rule, if the item exists.
     fn change_delivery(
         &self,
         receipt: &str,
@@ -946,7 +946,7 @@ impl Store {
         self.save_item(row.id, item).map(|()| true)
     }
 
-    /// Does something with one item of a queue, if it is dead, and counts.
+    /// Changes one item of a queue, if it is dead, and counts.
     fn with_dead(
         &self,
         queue: &str,
@@ -966,7 +966,7 @@ impl Store {
         })
     }
 
-    /// Does something with the dead items of a queue after an id, up to [`SLICE`] of them.
+    /// Changes the dead items of a queue after an id, up to [`SLICE`] of them.
     fn slice_of_dead(
         &self,
         queue: QueueRow,
@@ -1003,7 +1003,7 @@ impl Store {
         work: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.within(boundary, || match boundary {
-            // What fails is rolled back as a whole.
+            // A failure is rolled back as a whole.
             Boundary::Own => work(),
             Boundary::Joined(_) => self.all_or_nothing(work),
         })

@@ -1,7 +1,7 @@
 //! The rows of queues: five tables, and every statement on them.
 //!
 //! The index on (queue, visible at, id) has the items of a queue in the order of their delivery, so
-//! a receive looks at one row, however many are hidden, delayed or dead. Dead ones have no time at
+//! a receive reads one row, however many are hidden, delayed or dead. Dead items have no time at
 //! which they are visible. Bodies are in a table of their own, because a delivery must not rewrite
 //! them; keys too, because most items have none.
 
@@ -79,7 +79,7 @@ const TABLES: [&Table; 5] = [&COUNTER, &QUEUES, &ITEMS, &BODIES, &KEYS];
 /// The names of the table-valued functions. A table of such a name would hide one from SQL.
 const FUNCTIONS: [&str; 3] = ["litelease_items", "litelease_queues", "litelease_delivery"];
 
-/// Looks for a table that hides a table-valued function.
+/// Finds a table that hides a table-valued function.
 const HIDING: &str = "SELECT 1 FROM main.sqlite_schema
 WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
 
@@ -139,8 +139,8 @@ const BY_KEY: &str = item!(
 WHERE id = (SELECT item FROM main.litelease_queue_keys WHERE queue = +?1 AND key = ?2)"
 );
 
-/// The items of a queue, the dead ones first and then in the order of their delivery. What is sent
-/// during the walk is not part of it; otherwise a walk that sends might never end.
+/// The items of a queue, the dead ones first and then in the order of their delivery. Items that
+/// are sent during the walk are left out; otherwise a walk that sends might never end.
 pub(crate) const LIST: &str = item!(
     "sent_at_ms, key, note FROM main.litelease_queue_items
 WHERE queue = +?1 AND id <= (SELECT max(id) FROM main.litelease_queue_items)
@@ -262,7 +262,7 @@ pub(crate) struct QueueRow {
     pub(crate) newest: i64,
 }
 
-/// An item as it is stored, and what belongs to it.
+/// A stored item, with its body or key.
 pub(crate) struct ItemRow {
     pub(crate) id: i64,
     pub(crate) item: Item,
@@ -530,7 +530,7 @@ impl Store {
         found?.ok_or_else(damaged_body)
     }
 
-    /// Stores what has become of an item.
+    /// Stores the new state of an item.
     pub(crate) fn save_item(&self, id: i64, item: Item) -> Result<(), Error> {
         let receipt = item.delivery().map(|delivery| delivery.uuid.to_be_bytes());
         let number = |number: Option<i64>| number.map_or(Value::Null, Value::Integer);
@@ -603,8 +603,8 @@ impl Store {
         Ok(())
     }
 
-    /// Runs the first query of a verb: one row at most. SQLite compiles a statement anew when the
-    /// schema has changed; then this looks whether that is still right, in the same snapshot, which
+    /// Runs the first query of a verb, which has one row at most. SQLite compiles a statement anew
+    /// when the schema has changed; then this checks the schema again, in the same snapshot, which
     /// the run holds.
     fn first_query<T>(
         &self,

@@ -1,4 +1,4 @@
-//! Raising tokens by hand, for a file that may be older than what it protects.
+//! Raises tokens by hand, for a file that may be older than what it protects.
 
 use litelease_core::{self as rule, CommitContext, RaiseResult};
 
@@ -54,10 +54,9 @@ impl Store {
         })
     }
 
-    /// Fences off everything that was granted before this file was restored from a backup: ends
-    /// every lease but those on slots that are kept, which get new tokens, and raises every token
-    /// and the floor far above whatever was granted since the backup, and above the token that is
-    /// given. Answers the new floor.
+    /// Fences off all grants from before this file was restored from a backup: ends every lease but
+    /// those on slots that are kept, which get new tokens, and raises every token and the floor far
+    /// above all grants since the backup, and above the given token. Returns the new floor.
     ///
     /// Where the system has no boot id, every start of a process takes an epoch, and the token must
     /// be given.
@@ -68,7 +67,7 @@ impl Store {
                 return Err(Error::LargestTokenNeeded);
             }
             self.durably(self.boundary()?, |context| {
-                // Also makes sure that every row is valid: what is not is reported, never
+                // Also checks that every row is valid: an invalid one is reported, never
                 // overwritten.
                 let rows = self.list()?;
                 let has_pools = self.verify_pools()?;

@@ -1,7 +1,7 @@
-//! Shared reads: who may answer from memory, and whether a writer may write.
+//! Shared reads: which readers may answer from memory, and whether a writer may write.
 //!
 //! The rules live in `litelease-core`. A reader is a row of its own, so a plain claim or renewal
-//! costs what it did.
+//! costs no more.
 
 use litelease_core::{self as rule, Lease, MAX_READ_TTL_MS, read_term};
 
@@ -11,8 +11,8 @@ use crate::sqlite::Value;
 use crate::statements::execute_once;
 use crate::{Error, Store, When};
 
-/// The readers. It is made by the first one. A row without a name stands for readers of every name
-/// that the file may have forgotten: `restore_fence` leaves one.
+/// The readers. The first one makes the table. A row without a name stands for readers of every
+/// name that the file may have forgotten: `restore_fence` leaves one.
 pub(crate) const READERS: Table = Table {
     name: "litelease_reads",
     definition: "(
@@ -87,7 +87,7 @@ impl Store {
             }
             let granted = self.within(boundary, || {
                 let before = self.reader_before(name, reader)?;
-                // Verifies the tables before the floor is asked for, and reads the clock under the
+                // Verifies the tables before it reads the floor, and reads the clock under the
                 // write lock.
                 let term = self.read_row(name, |_| Ok(read_term(ttl_ms, when.now_ms())?))?;
                 let floor = self.epoch_record()?.floor;
@@ -143,7 +143,7 @@ impl Store {
     /// Checks whether the writer with this token may write: it has the newest token, its lease is
     /// live, and no reader is.
     ///
-    /// The answer holds as long as the transaction in which it was asked has the write lock.
+    /// The answer holds as long as the transaction that read it has the write lock.
     pub fn drained(&self, name: &str, token: i64, when: When) -> Result<bool, Error> {
         self.with_context("look for the readers of", Some(name), || {
             let last = self.last_reader(name)?;

@@ -12,7 +12,8 @@ use crate::side_tables::Side;
 use crate::sqlite::Value;
 use crate::{Error, Store, When};
 
-/// The latest request for each name, with the grant that is asked for. It is made by the first one.
+/// The latest request for each name, with the grant that is requested. The first one makes the
+/// table.
 pub(crate) const REQUESTS: Table = Table {
     name: "litelease_requests",
     definition: "(
@@ -24,7 +25,7 @@ pub(crate) const REQUESTS: Table = Table {
 )",
 };
 
-/// Stores a request in the place of the one before.
+/// Stores a request, and replaces the one before.
 pub(crate) const REQUEST: &str = "INSERT INTO main.litelease_requests
 (name, token, requester, until_ms, repeated_at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (name) DO UPDATE SET token = excluded.token, requester = excluded.requester,
@@ -140,7 +141,7 @@ impl Store {
         })
     }
 
-    /// Hands a live lease to the requester who has asked for it, under a new token.
+    /// Hands a live lease to its requester, under a new token.
     pub fn hand_over<T>(
         &self,
         name: &str,
@@ -170,7 +171,7 @@ impl Store {
                         Ok(rule::hand_over(row, who, request, term, floor)?.map(&keep))
                     },
                 )?;
-                // Another owner has asked meanwhile: then the lease is theirs.
+                // Another owner's request is open by now: then the lease is theirs.
                 let is_same = found.as_ref().map(|(found, _)| found) == requester.as_ref();
                 if is_same || found.is_none() {
                     return Ok(answer);
@@ -197,8 +198,8 @@ impl Store {
         })
     }
 
-    /// Takes a lease that was handed to this requester since it has asked, and renews it. It is
-    /// answered once.
+    /// Takes a lease that was handed to this requester since its request, and renews it. Answers
+    /// only once.
     pub fn accept<T>(
         &self,
         name: &str,

@@ -1,8 +1,8 @@
-//! Retiring a file whose leases go on elsewhere: it grants nothing any more, and what is live there
-//! goes on to its end.
+//! Retires a file whose leases go on elsewhere: it grants nothing any more, and its live leases go
+//! on to their end.
 //!
-//! The mark is the largest number as the floor, so that no verb has to look for it. A table of its
-//! own remembers what the floor hides: above which number tokens go on, and where.
+//! A retired file has the largest number as its floor, so that verbs need no check of their own. A
+//! table keeps what this floor hides: the number above which tokens go on, and the place.
 
 use crate::checkpoint;
 use crate::pool_rows::{FREE_POOLS, FREE_SLOTS};
@@ -28,7 +28,7 @@ const RETIREMENT: &str = "SELECT floor, moved_to FROM main.litelease_retired";
 
 const ITEMS: &str = "SELECT count(*) FROM main.litelease_queue_items";
 
-/// Slots that are lent out after a time. Those that are kept have no end.
+/// Slots that are lent out after a time. Kept slots have no end.
 const LIVE_SLOTS: &str = "SELECT count(*) FROM main.litelease_pool_slots WHERE expires_at_ms > ?1";
 
 const KEPT_SLOTS: &str =
@@ -99,7 +99,7 @@ pub enum RetireResult {
 }
 
 impl Store {
-    /// Retires the file: no token is ever granted here again, while what is live may be renewed and
+    /// Retires the file: no token is ever granted here again, but live leases may be renewed and
     /// released. `floor` must not be smaller than any token of the file; tokens go on above it, at
     /// `moved_to`.
     ///

@@ -17,11 +17,11 @@ use crate::sqlite::{Api, CallSlot, Run, Statement, Value, sqlite3_context, sqlit
 use crate::statements::stored_state;
 use crate::{Error, Failure};
 
-/// The columns of the row that the rule is asked about, and what else decides.
+/// The columns of the row that the rule decides about, and its other inputs.
 pub(crate) struct Columns<'a> {
     /// The state that owner, token and expiry make; `None` where they make none.
     pub(crate) state: Option<State<'a>>,
-    /// The file's token floor, where the statement looks it up and finds an epoch of this boot.
+    /// The file's token floor, if the statement reads it and finds an epoch of this boot.
     pub(crate) floor: Option<i64>,
     /// The statement was compiled since the schema was last found right.
     pub(crate) is_unverified: bool,
@@ -29,11 +29,11 @@ pub(crate) struct Columns<'a> {
 
 /// The answer to asking the rule about a row. Only a decision is stored.
 pub(crate) enum RuleAnswer<'q, T> {
-    /// The rule decided at this time.
-    Decided { step: Step<'q, T>, now_ms: i64 },
+    /// The rule decided at this time, and whether what it stores begins a grant.
+    Decided { step: Step<'q, T>, now_ms: i64, begins_grant: bool },
     /// The file's epoch does not cover the token that the rule wants to store.
     EpochNeeded { token: i64 },
-    /// The statement was compiled since the schema was last checked, so the rule was not asked.
+    /// The statement was compiled since the schema was last checked, so the rule was not called.
     Unverified,
 }
 
@@ -50,6 +50,7 @@ pub(crate) struct Ran<'q, T> {
 struct Write<'q> {
     state: State<'q>,
     now_ms: i64,
+    begins_grant: bool,
 }
 
 /// One run of a statement that asks the rule.
@@ -57,7 +58,7 @@ struct RuleCall<'c, 'q> {
     statement: &'c Statement,
     ask: &'c mut dyn FnMut(Columns<'_>) -> Option<Write<'q>>,
     write: Option<Write<'q>>,
-    /// Where the parts of the answer find this call, and what was there before.
+    /// Where the parts of the answer find this call, and the call before.
     answering: Option<(*const CallSlot, *mut c_void)>,
 }
 
@@ -84,7 +85,7 @@ pub(crate) const RULE_CALL: &CStr = match CStr::from_bytes_with_nul(&KIND.0) {
 };
 
 impl Statement {
-    /// Runs a statement about `name` that asks the rule, which decides whether and what is written.
+    /// Runs a statement about `name` that calls the rule, which decides whether and what to write.
     pub(crate) fn run_rule<'q, T>(
         &mut self,
         name: &str,
@@ -94,8 +95,9 @@ impl Statement {
         let ended = self.run_call(name, &mut |columns| {
             asked = ask(columns).map(Some);
             match &asked {
-                Ok(Some(RuleAnswer::Decided { step, now_ms })) => {
-                    step.write.map(|state| Write { state, now_ms: *now_ms })
+                Ok(Some(RuleAnswer::Decided { step, now_ms, begins_grant })) => {
+                    let (now_ms, begins_grant) = (*now_ms, *begins_grant);
+                    step.write.map(|state| Write { state, now_ms, begins_grant })
                 }
                 _ => None,
             }
@@ -158,18 +160,20 @@ unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite
     let answering = unsafe { &*(api.user_data)(context).cast::<CallSlot>() };
     match values {
         [part] => {
-            // SAFETY: a call is there only after it was asked about a row and before it is dropped.
+            // SAFETY: a call is set only after the rule was asked about a row and before it is
+            // dropped.
             let Some(call) = (unsafe { answering.get().cast::<RuleCall<'_, '_>>().as_ref() })
             else {
                 return false;
             };
-            let Some(Write { state, now_ms }) = &call.write else { return false };
+            let Some(Write { state, now_ms, begins_grant }) = &call.write else { return false };
             let tenure = state.tenure();
             // SAFETY: the value lives for the duration of the call.
             let part = match unsafe { (api.value_int64)(*part) } {
                 0 => tenure.map(|tenure| Value::Text(tenure.owner)),
                 1 => Some(Value::Integer(state.token())),
                 2 => tenure.map(|tenure| Value::Integer(tenure.expires_at_ms)),
+                4 => begins_grant.then_some(Value::Integer(*now_ms)),
                 _ => Some(Value::Integer(*now_ms)),
             };
             // SAFETY: the text belongs to the request, which outlives the run.

@@ -6,7 +6,7 @@ use crate::statements::execute_once;
 use crate::transaction::Boundary;
 use crate::{Error, Store};
 
-/// A table of ours: what it is called and how it is defined, word for word.
+/// A table of ours: its name and its definition, word for word.
 pub struct Table {
     /// Its name.
     pub name: &'static str,
@@ -57,9 +57,8 @@ pub(crate) const RESOURCES: Table = Table {
 )",
 };
 
-/// The table of what belongs to the file as a whole, in one row: the epoch, as
-/// `litelease_core::Epoch` has it. It is made by the first call that needs it; a file without it
-/// has floor 0 and no boot.
+/// The table for the file as a whole, with one row: the epoch, as `litelease_core::Epoch` has it.
+/// The first call that needs it makes it; a file without it has floor 0 and no boot.
 pub(crate) const META: Table = Table {
     name: "litelease_meta",
     definition: "(
@@ -78,10 +77,10 @@ pub(crate) const FORMAT: i64 = 1;
 pub(crate) const ENTRY: &str = "SELECT type, sql FROM main.sqlite_schema
 WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
 
-/// Finds foreign objects on a table that could change what a write means: triggers, temporary ones
-/// too, for they fire on this connection all the same, and unique indexes. Other indexes change no
-/// answer. (SQLite does not tell whether a temporary trigger is on our table or on another of its
-/// name, so both count.)
+/// Finds foreign objects on a table that could change the meaning of a write: triggers, temporary
+/// ones too, for they fire on this connection all the same, and unique indexes. Other indexes
+/// change no answer. (SQLite does not show whether a temporary trigger is on our table or on
+/// another of its name, so both count.)
 pub(crate) const INTRUDERS: &str = "SELECT type, name FROM main.sqlite_schema
 WHERE tbl_name = ?1 COLLATE NOCASE
 AND (type = 'trigger' OR (type = 'index' AND sql LIKE 'CREATE UNIQUE %'))
@@ -131,18 +130,17 @@ impl Store {
         }
     }
 
-    /// Bootstraps in a transaction that has not read yet. It takes the write lock before it looks,
-    /// so that the caller's busy timeout applies; where that cannot be had, as on a read-only file,
-    /// it only looks.
+    /// Bootstraps in a transaction that has not read yet. It takes the write lock before it reads,
+    /// so that the caller's busy timeout applies; if it cannot have the lock, as on a read-only
+    /// file, it only reads.
     fn bootstrap_before_reading(&self) -> Result<(), Error> {
         match self.statements.lock.execute(self.connection) {
             Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
-                // No such table, as far as this connection knows: creating it takes the write lock
-                // too.
+                // This connection sees no such table: creating it takes the write lock too.
                 let created = create(self.connection, &RESOURCES);
                 match self.verify() {
                     Err(Error::NotBootstrapped) => created,
-                    // Another connection was faster, or what is there is not ours.
+                    // Another connection was faster, or the table is not ours.
                     verified => verified,
                 }
             }
@@ -154,7 +152,7 @@ impl Store {
 
     /// Makes sure that the tables are ours, and finds out whether the file keeps an epoch.
     ///
-    /// A newer format is told before anything else is looked at: it may have changed any of the
+    /// A newer format is reported before any other check, because it may have changed any of the
     /// tables.
     pub(crate) fn verify(&self) -> Result<(), Error> {
         let format = format_of_file(self.connection)?;

@@ -1,6 +1,6 @@
-//! Tables that another crate keeps in the file: those of the service. That crate has the SQL and
-//! knows what the rows mean. The store checks that a table is ours, makes it at its first write,
-//! keeps the compiled statements, and cleans the tables in a purge.
+//! Tables that the service keeps in the file. Its crate has the SQL and the meaning of the rows.
+//! The store checks that a table is ours, makes it at its first write, keeps the compiled
+//! statements, and cleans the tables in a purge.
 
 use std::cell::OnceCell;
 

@@ -26,7 +26,7 @@ pub(crate) const SESSIONS: Table = Table {
 )",
 };
 
-/// Notes the session of a grant, in the place of the one before.
+/// Stores the session of a grant, and replaces the one before.
 pub(crate) const ENTER: &str = "INSERT INTO main.litelease_sessions
 (name, token, identity, session_token) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (name) DO UPDATE SET token = excluded.token, identity = excluded.identity,
@@ -41,7 +41,7 @@ pub(crate) const NAMES_OF_SESSION: &str = "SELECT side.name FROM main.litelease_
 JOIN main.litelease_resources AS lease ON lease.name = side.name AND lease.token = side.token
 WHERE side.identity = ?1 AND side.session_token = ?2 AND lease.owner IS NOT NULL ORDER BY side.name";
 
-/// A session as its transactions name it: the grant of its identity, and those that were claimed in
+/// A session in its transactions: the grant of its identity, and the grants that were claimed in
 /// it.
 ///
 /// ```
@@ -79,7 +79,7 @@ pub struct Beat<T> {
 /// The reason why nothing of a session was renewed. Nothing was written.
 #[derive(Debug)]
 pub struct SessionOver {
-    /// Why its identity was refused.
+    /// The reason why its identity was refused.
     pub reason: Reason,
     /// The live lease on the identity.
     pub current: Option<Lease>,
@@ -100,8 +100,8 @@ impl SessionGrants<'_> {
 
 /// Sessions.
 impl Store {
-    /// Grants an identity to `owner`. If a session has it that `is_dead` says has ended, or any if
-    /// `replaces`, breaks that one and all its names.
+    /// Grants an identity to `owner`. If another session has the identity, replaces it if `is_dead`
+    /// returns true for that, or if `replaces`: breaks it and all its names.
     pub fn open_session(
         &self,
         identity: &str,
@@ -161,8 +161,8 @@ impl Store {
         Ok(Ok(Beat { identity, names, done }))
     }
 
-    /// Claims a name in a session, and renews the whole session. Takes it from a holder that
-    /// `is_dead` says has ended.
+    /// Claims a name in a session, and renews the whole session. Replaces a holder for which
+    /// `is_dead` returns true.
     pub fn claim_in_session(
         &self,
         session: SessionGrants<'_>,
@@ -193,9 +193,9 @@ impl Store {
     /// handed over to the session, or granted to a claim that failed after its commit, or is lost
     /// and not yet over.
     ///
-    /// In the last case there may be a handle on it, and dropping that would release what is
-    /// granted here. So what the session had before gets a new token. So does what would outlive
-    /// the session, because a renewal never shortens.
+    /// In the last case the session may have a handle on it, and dropping that would release the
+    /// new grant. So a lease that the session had before gets a new token. So does one that would
+    /// outlive the session, because a renewal never shortens.
     pub(crate) fn adopt(
         &self,
         session: SessionGrants<'_>,
@@ -245,7 +245,7 @@ impl Store {
         let released = self.release(identity, session.who(token), when, |it| it.into_owned())?;
         if let ReleaseResult::Released { .. } = released {
             for (name, token) in names {
-                // What was lost or released before is left alone.
+                // Names that were lost or released before are left alone.
                 self.release(name, session.who(*token), when, |_| ())?;
             }
         }
@@ -284,7 +284,7 @@ impl Store {
         Ok(answer)
     }
 
-    /// Notes that the grant of `name` under `token` belongs to a session.
+    /// Stores that the grant of `name` under `token` belongs to a session.
     pub(crate) fn enter_session(
         &self,
         session: SessionGrants<'_>,

@@ -1,4 +1,4 @@
-//! Shards: who has which, and what a member does about it, in one transaction.
+//! Shards: their holders, and the transaction in which a member carries out its plan.
 //!
 //! The rule is [`plan`](litelease_core::plan). A member is a session under `GROUP/member/ID`, with
 //! the number of shards as its value; shard number k is the lease `GROUP/shard/k`.
@@ -7,6 +7,7 @@ use litelease_core::{
     ClaimResult, Claimant, Lease, MAX_SHARDS, ShardPlan, ShardState, TransferResult, plan,
 };
 
+use crate::list::WalkedRow;
 use crate::session::{Beat, SessionGrants, SessionOver};
 use crate::sqlite::Value;
 use crate::{Error, Store, When};
@@ -108,8 +109,8 @@ impl ShardSnapshot {
         plan.give_up.iter().filter_map(|shard| Some((*shard, until_ms(*shard)?))).collect()
     }
 
-    /// Checks whether the member must write now. `is_held` tells which shards it knows to be its
-    /// own; open requests are repeated if `repeats`.
+    /// Checks whether the member must write now. `is_held` returns whether it knows a shard to be
+    /// its own; open requests are repeated if `repeats`.
     pub fn has_work(
         &self,
         me: &str,
@@ -177,8 +178,8 @@ impl Store {
         })
     }
 
-    /// Renews a member and does what the plan says, in the transaction that it is made in. Answers
-    /// what was granted.
+    /// Renews a member and carries out its plan, in the transaction that makes the plan. Returns
+    /// the grants.
     #[allow(clippy::type_complexity)] // it is taken apart at once
     pub fn share_shards<C>(
         &self,
@@ -269,7 +270,7 @@ impl Store {
         // The letter after a slash: a host reads all rows of a walk.
         let (from, to) = (format!("{group}/member/"), format!("{group}/member0"));
         let (mut walk, mut members) = (self.walk(Some(&from), Some(&to))?, Vec::new());
-        while let Some((row, value)) = walk.next()? {
+        while let Some(WalkedRow { row, value, .. }) = walk.next()? {
             let is_member = row.name().starts_with(&from);
             // One without a count is about to join.
             if let (Some(lease), Some(count)) = (row.live(now_ms), value.integer())

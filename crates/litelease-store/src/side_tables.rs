@@ -1,4 +1,5 @@
-//! The tables of what rides on a grant: which of them a file has, and how `purge` cleans them.
+//! The side tables of grants (values, limits, requests): which of them a file has, and how `purge`
+//! cleans them.
 //!
 //! Each is made by its first use. A row in it belongs to the grant of its name and token, and means
 //! nothing once that has ended: so no other verb ever has to delete one.
@@ -17,7 +18,7 @@ use crate::statements::execute_once;
 use crate::value::VALUES;
 use crate::{Error, Store, When};
 
-/// A table of what rides on a grant.
+/// A side table of grants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Values,
@@ -39,7 +40,7 @@ const ALL: [(Side, &Table); 4] = [
 #[derive(Default)]
 pub(crate) struct SideTables([Cell<Option<bool>>; ALL.len()]);
 
-/// A side table as `doctor` looks at it.
+/// The state of a side table, for `doctor`.
 ///
 /// ```
 /// # use litelease_store::SideTableInfo;
@@ -52,11 +53,11 @@ pub struct SideTableInfo {
     pub table: &'static str,
     /// How many rows it has.
     pub rows: i64,
-    /// How many of them mean nothing any more: `purge` deletes them.
+    /// How many of them have no meaning any more: `purge` deletes them.
     pub ended: i64,
     /// How many of them cannot be read.
     pub damaged: i64,
-    /// Why the table is not ours, if it is not. Then nothing was counted.
+    /// The reason why the table is not ours, if it is not. Then nothing was counted.
     pub fault: Option<String>,
 }
 
@@ -92,7 +93,7 @@ OR typeof(identity) <> 'text'"
                 "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
 WHERE lease.name = side.name AND lease.token = side.token AND lease.owner IS NOT NULL)"
             }
-            // What was handed to a requester is accepted by what is left of its request.
+            // A lease that was handed to a requester is accepted by the rest of its request.
             Side::Requests => {
                 "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
 WHERE lease.name = side.name AND lease.owner IS NOT NULL
@@ -106,7 +107,7 @@ impl Store {
     /// Checks whether the file has a side table. One that is there but is not ours is an error.
     ///
     /// The schema must have been checked in the snapshot that is read, as every statement on leases
-    /// does: that makes this a look at memory until the schema changes.
+    /// does: then this reads only memory until the schema changes.
     #[inline]
     pub(crate) fn has(&self, side: Side) -> Result<bool, Error> {
         let known = &self.side_tables.0[side as usize];
@@ -145,7 +146,7 @@ impl Store {
         })
     }
 
-    /// Looks at every side table that the file has, and at the readers. Needs no write lock.
+    /// Checks every side table that the file has, and the readers. Needs no write lock.
     pub fn side_tables(&self, when: When) -> Result<Vec<SideTableInfo>, Error> {
         self.with_context("look at the side tables", None, || {
             self.verify()?;

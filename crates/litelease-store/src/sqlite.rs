@@ -1,5 +1,5 @@
-//! SQLite's C interface, as far as the row needs it. Besides `rule_fn.rs`, `present.rs` and
-//! `closing.rs`, which SQLite calls, the only room of this crate with `unsafe` in it.
+//! The part of SQLite's C interface that the store uses. Besides `rule_fn.rs`, `present.rs` and
+//! `closing.rs`, which SQLite calls, the only file of this crate with `unsafe` in it.
 //!
 //! The functions come as a table, because there is more than one SQLite to call: the one linked
 //! into a Rust program, and the host's when this code runs inside a loadable extension.
@@ -158,7 +158,7 @@ pub struct Api {
     pub callbacks: Callbacks,
 }
 
-/// The result codes that the store itself tells apart.
+/// The result codes that the store distinguishes.
 pub mod code {
     use std::ffi::c_int;
 
@@ -337,7 +337,7 @@ impl Connection {
         }
     }
 
-    /// Rows changed by the last statement, not counting those that triggers changed.
+    /// Returns the rows changed by the last statement, without those that triggers changed.
     pub(crate) fn changes(self) -> i64 {
         // SAFETY: `db` is open.
         i64::from(unsafe { (self.api.changes)(self.db) })
@@ -367,7 +367,7 @@ impl Connection {
     /// Checks whether the main database is in a file.
     pub(crate) fn has_file(self) -> bool {
         let path = self.path();
-        // SAFETY: what is not null is a C string.
+        // SAFETY: a pointer that is not null is a C string.
         !path.is_null() && unsafe { *path } != 0
     }
 
@@ -387,7 +387,7 @@ impl Connection {
     }
 
     /// Returns the key of a host's database in memory: the address of SQLite's connection, if an
-    /// extension in it can tell that.
+    /// extension in it can return that.
     fn key_in_memory(self) -> String {
         let told = self.prepare("SELECT litelease_refused(NULL, NULL)").and_then(|statement| {
             statement.advance()?;
@@ -449,7 +449,7 @@ impl Connection {
     /// before.
     pub(crate) fn set_synchronous(self, level: i64) -> Result<(), Failure> {
         let statement = self.prepare(&format!("PRAGMA\"main\".\"synchronous\"={level};"))?;
-        // A host compiles nothing before it is asked to run it.
+        // A host compiles a statement when it runs it.
         if self.is_hosted() { statement.advance().map(drop) } else { Ok(()) }
     }
 
@@ -465,7 +465,7 @@ impl Connection {
         let mut statement = self.prepare_calling(&sql, || {
             let data = Box::into_raw(Box::<CallSlot>::new(Cell::new(ptr::null_mut()))).cast();
             let data = Some((data, Some(destroy::<CallSlot> as _)));
-            // SAFETY: this is the function's data, and `destroy` frees what was boxed here.
+            // SAFETY: this is the function's data, and `destroy` frees the box that was made here.
             unsafe { self.register(&name, -1, Caller::Statement, rule_fn, data) }
         })?;
         let call_slot = statement.call_slot.insert(Box::new(Cell::new(ptr::null_mut())));
@@ -571,7 +571,7 @@ impl Statement {
         // SQLite copies them.
         let rc = unsafe {
             match value {
-                // Bindings are cleared after each run, so what is not bound is NULL.
+                // Bindings are cleared after each run, so parameters that are not bound are NULL.
                 Value::Null => code::OK,
                 Value::Integer(number) => (api.bind_int64)(raw, index, number),
                 Value::Real(number) => (api.bind_double)(raw, index, number),
@@ -652,7 +652,7 @@ impl<'s, 'v> Run<'s, 'v> {
     /// Starts a run of `statement`, which must be the only one.
     #[inline]
     pub(crate) fn start(statement: &'s Statement, values: &[Value<'v>]) -> Result<Self, Failure> {
-        // From here on the guard clears what was bound, whatever happens.
+        // From here on the guard clears the bindings, even after an error.
         let run = Run { statement, values: PhantomData };
         for (index, value) in (1..).zip(values) {
             // The values are borrowed for longer than the run, so SQLite need not copy them: a null
@@ -668,13 +668,13 @@ impl<'s, 'v> Run<'s, 'v> {
         self.statement.advance()
     }
 
-    /// Does what the method of the statement does.
+    /// Calls the method of the statement.
     #[inline]
     pub(crate) fn is_unverified(&self) -> bool {
         self.statement.is_unverified()
     }
 
-    /// Does what the method of the statement does.
+    /// Calls the method of the statement.
     pub(crate) fn mark_verified(&self) {
         self.statement.mark_verified();
     }
@@ -755,7 +755,7 @@ impl Api {
 
 /// Returns SQLITE_TRANSIENT, which makes SQLite copy a value.
 fn transient() -> Destructor {
-    // SAFETY: the address -1 is no function but a mark that SQLite looks for.
+    // SAFETY: the address -1 is no function but a constant that SQLite knows.
     unsafe { std::mem::transmute::<isize, Destructor>(-1) }
 }
 
@@ -771,7 +771,7 @@ pub unsafe extern "C" fn destroy<T>(data: *mut c_void) {
 /// Returns a C string in memory that SQLite can free, or null where there is none left.
 ///
 /// # Safety
-/// `malloc` must be SQLite's: it gives as many bytes as it is asked for, or null.
+/// `malloc` must be SQLite's: it returns at least as many bytes as were requested, or null.
 pub unsafe fn c_string(text: &str, malloc: impl FnOnce(c_int) -> *mut c_void) -> *mut c_char {
     let Ok(size) = c_int::try_from(text.len() + 1) else { return ptr::null_mut() };
     let memory = malloc(size).cast::<u8>();

@@ -2,8 +2,7 @@
 //! between columns and a lease state.
 //!
 //! All of them name `main`, so that a temporary or attached table of our name is never taken for
-//! ours. What they must mean is decided elsewhere: one read, one update and one insertion serve all
-//! verbs.
+//! ours. The rules are elsewhere: one read, one update and one insertion serve all verbs.
 
 use std::cell::RefCell;
 
@@ -22,8 +21,12 @@ use crate::{Error, Failure};
 const LOAD: &str = "SELECT owner, token, lease_expires_at_ms
 FROM main.litelease_resources WHERE name = ?1";
 
-/// Lets the rule decide about a row that is there, and stores what it says: load, decide and save
-/// in one statement, with the write lock held before the rule is asked.
+/// Reads a row with when its newest grant began, for people.
+const SHOW: &str = "SELECT owner, token, lease_expires_at_ms, created_at_ms
+FROM main.litelease_resources WHERE name = ?1";
+
+/// Lets the rule decide about an existing row, and stores the result: load, decide and save in one
+/// statement, with the write lock held before the rule is called.
 macro_rules! update {
     ($changes:literal, $floor:literal) => {
         concat!(
@@ -38,7 +41,7 @@ WHERE name = ?1 AND litelease_rule(?2, owner, token, lease_expires_at_ms",
     ($floor:literal) => {
         update!(
             "owner = litelease_rule(0), token = litelease_rule(1),
-lease_expires_at_ms = litelease_rule(2)",
+lease_expires_at_ms = litelease_rule(2), created_at_ms = ifnull(litelease_rule(4), created_at_ms)",
             $floor
         )
     };
@@ -74,8 +77,9 @@ WHERE id = 1 AND boot = litelease_boot AND format = 1)"
 }
 
 /// Stores what the rule has said about a row, where a statement cannot ask it.
-const SAVE: &str = "UPDATE main.litelease_resources
-SET owner = ?2, token = ?3, lease_expires_at_ms = ?4, updated_at_ms = ?5 WHERE name = ?1";
+const SAVE: &str = "UPDATE main.litelease_resources SET owner = ?2, token = ?3,
+lease_expires_at_ms = ?4, updated_at_ms = ?5, created_at_ms = ifnull(?6, created_at_ms)
+WHERE name = ?1";
 
 /// Inserts the row for a name that has none.
 pub(crate) const ADD: &str = "INSERT INTO main.litelease_resources
@@ -106,6 +110,7 @@ pub(crate) const LOCK: &str = "UPDATE main.litelease_resources SET token = token
 /// The statements of one connection.
 pub(crate) struct Statements {
     pub(crate) load: CachedStatement,
+    pub(crate) show: CachedStatement,
     /// Loads a row for a caller that depends on guards, too.
     pub(crate) fenced: CachedStatement,
     pub(crate) presenting: CachedStatement,
@@ -154,6 +159,7 @@ impl Statements {
     pub(crate) const fn new() -> Self {
         Statements {
             load: CachedStatement::new(LOAD),
+            show: CachedStatement::new(SHOW),
             fenced: CachedStatement::new(LOAD),
             presenting: CachedStatement::calling(Calls::Presenting, PRESENTING),
             prolong: CachedStatement::asking(PROLONG),
@@ -200,7 +206,7 @@ impl Statements {
 }
 
 impl Granting {
-    /// Returns the form that looks at the file's epoch too, or the one that does not.
+    /// Returns the form that also reads the file's epoch, or the one that does not.
     pub(crate) fn form(&self, reads_epoch: bool) -> &CachedStatement {
         if reads_epoch { &self.with_epoch } else { &self.plain }
     }
@@ -285,7 +291,7 @@ fn finish(statement: &mut Statement, values: &[Value<'_>]) -> Result<(), Failure
     Ok(())
 }
 
-/// Returns the row of `name` with what is stored there.
+/// Returns the row of `name` with its stored values.
 #[inline]
 pub(crate) fn stored_row<'a>(name: &'a str, state: Option<State<'a>>) -> Result<Row<'a>, Error> {
     match state {

@@ -1,10 +1,10 @@
-//! The verbs on the stored row, each as what the rule is asked.
+//! The verbs on the stored row, each as a call of the rule.
 
 use std::cell::RefCell;
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, Lease, ReleaseResult, RenewResult, Row, Term,
-    TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, Lease, LeaseRow, ReleaseResult, RenewResult,
+    Row, Term, TransferResult,
 };
 
 use crate::batch::BatchCache;
@@ -12,14 +12,14 @@ use crate::change::Change;
 use crate::epoch::EpochState;
 use crate::error::Undecided;
 use crate::side_tables::SideTables;
-use crate::sqlite::{Connection, Value, code};
+use crate::sqlite::{Connection, Run, Value, code};
 use crate::statements::{CachedStatement, Statements, stored_row, stored_state};
 use crate::transaction::TransactionState;
 use crate::{Error, When};
 
 /// The leases in one SQLite database, reached through one connection.
 ///
-/// Statements are compiled at first use and kept until the store is dropped. Each verb hands its
+/// Statements are compiled at first use and kept until the store is dropped. Each verb passes its
 /// answer, which borrows from the row, to a function of the caller's that keeps what it needs of
 /// it.
 pub struct Store {
@@ -217,26 +217,40 @@ impl Store {
         })
     }
 
+    /// Returns the row of `name`, live or not, with when its newest grant began. Needs no write
+    /// lock.
+    pub fn row(&self, name: &str) -> Result<Option<LeaseRow>, Error> {
+        self.with_context("inspect", Some(name), || {
+            self.settle()?;
+            let verify = || self.verify().map(|()| true);
+            self.read_row_with(&self.statements.show, verify, name, |row, run| {
+                let since_ms = || run.column(3).and_then(Value::integer);
+                Ok(row.state().map(|_| LeaseRow::new(row, since_ms())))
+            })
+        })
+    }
+
     /// Reads a row and changes nothing.
     pub(crate) fn read_row<T>(
         &self,
         name: &str,
-        answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
+        mut answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let verify = || self.verify().map(|()| true);
-        self.read_row_with(&self.statements.load, verify, name, answer)
+        self.read_row_with(&self.statements.load, verify, name, |row, _| answer(row))
     }
 
     /// Reads a row for a caller that depends on the guards by `name`. Fails if one is missing.
     pub(crate) fn read_fenced_row<T>(
         &self,
         name: &str,
-        answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
+        mut answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let verify = || {
             self.verify()?;
             let mut missing = self.missing_guards()?;
-            // Unguarding what is gone already does not change the schema: so check again next time.
+            // Unguarding a table that is gone does not change the schema, so the next call checks
+            // again.
             let is_final = missing.is_empty();
             missing.retain(|(guarding, _)| guarding == name);
             match missing.pop() {
@@ -244,23 +258,23 @@ impl Store {
                 None => Ok(is_final),
             }
         };
-        self.read_row_with(&self.statements.fenced, verify, name, answer)
+        self.read_row_with(&self.statements.fenced, verify, name, |row, _| answer(row))
     }
 
-    /// Reads a row with this statement. `verify` returns whether what it has found right stays so
-    /// until the schema changes.
+    /// Reads a row with this statement. `verify` returns whether its finding holds until the schema
+    /// changes.
     fn read_row_with<T>(
         &self,
         load: &CachedStatement,
         verify: impl Fn() -> Result<bool, Error>,
         name: &str,
-        mut answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
+        mut answer: impl FnMut(Row<'_>, &Run<'_, '_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let looked = load.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Text(name)])?;
             let has_row = run.step()?;
-            // SQLite compiles a statement anew when the schema has changed: then look whether it is
-            // still right, in the same snapshot, which this run holds.
+            // SQLite compiles a statement anew when the schema has changed: then check the schema
+            // again, in the same snapshot, which this run holds.
             if run.is_unverified() && verify()? {
                 run.mark_verified();
             }
@@ -270,13 +284,13 @@ impl Store {
                 }
                 false => Row::new(name, None),
             };
-            answer(row).map_err(|undecided| undecided.about(name))
+            answer(row, &run).map_err(|undecided| undecided.about(name))
         });
         looked.or_else(|error| self.explain(error))
     }
 
-    /// Looks behind an error that may be about our tables: if they are missing or not ours, that is
-    /// the better error.
+    /// Checks whether an error is about our tables: if they are missing or not ours, that is the
+    /// better error.
     pub(crate) fn explain<T>(&self, error: Error) -> Result<T, Error> {
         match &error {
             Error::Sqlite(failure) if failure.code & 0xff == code::ERROR => self.verify()?,
@@ -285,7 +299,7 @@ impl Store {
         Err(error)
     }
 
-    /// Adds to an error of SQLite what was tried, on what and where.
+    /// Adds the action and the table or name to an error of SQLite.
     pub(crate) fn with_context<T>(
         &self,
         verb: &str,

@@ -41,7 +41,7 @@ WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE AND name NOT LIKE 'litel
 UNION ALL SELECT name, sql FROM temp.sqlite_schema
 WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE";
 
-/// The names that every row's number goes by, unless a column has one of them.
+/// The names by which SQL reaches a row's number, unless a column has one of them.
 const ALIASES: [&str; 3] = ["rowid", "_rowid_", "oid"];
 
 impl TableInfo {
@@ -269,7 +269,7 @@ fn keeps_integers(declared: &str) -> bool {
 }
 
 /// Checks whether a trigger writes to the table. One that hides it behind a comment is not seen
-/// here; what it updates or deletes is refused by the guard when it runs.
+/// here; its updates and deletions are refused by the guard when it runs.
 fn changes(trigger: &str, table: &str) -> bool {
     let words: Vec<&str> = word_by_word(trigger).collect();
     let is = |at: usize, word: &str| words.get(at).is_some_and(|it| it.eq_ignore_ascii_case(word));

@@ -37,7 +37,7 @@ pub(crate) struct TransactionState {
     pub(crate) raised_from: Cell<Option<i64>>,
 }
 
-/// Transactions and savepoints for callers who let the store own them.
+/// Transactions and savepoints for callers whose transactions the store owns.
 impl Store {
     /// Opens a transaction that holds the write lock (BEGIN IMMEDIATE).
     pub fn begin(&self) -> Result<(), Error> {
@@ -125,9 +125,9 @@ impl Store {
     ///
     /// `sqlite3_interrupt` stops every statement until all that are running have ended, and a read
     /// of the caller's may be one of them. An authorizer can forbid ROLLBACK. But SQLite rolls back
-    /// by itself when it stops a statement that could write. VACUUM is one: no authorizer is asked
-    /// about it, and its text has no white space, where an interrupt stops the compiler. Inside a
-    /// transaction, SQLite refuses to do it.
+    /// by itself when it stops a statement that could write. VACUUM is such a statement:
+    /// authorizers are not asked about it, and its text has no white space, where an interrupt
+    /// stops the compiler. Inside a transaction, SQLite refuses to run it.
     #[cold]
     fn undo_by_force(&self) -> bool {
         let (connection, vacuum) = (self.connection, "VACUUM;");
@@ -156,7 +156,7 @@ impl Store {
         Ok(number)
     }
 
-    /// Keeps what was done since a savepoint, as part of what encloses it.
+    /// Keeps the changes since a savepoint, as part of what encloses it.
     pub fn release_savepoint(&self, number: u32) -> Result<(), Error> {
         self.boundary()?;
         self.at_savepoint("RELEASE", number)?;
@@ -164,8 +164,8 @@ impl Store {
         Ok(())
     }
 
-    /// Undoes what was done since a savepoint, and closes it. That SQLite has already rolled
-    /// everything back by itself is fine.
+    /// Undoes the changes since a savepoint, and closes it. Succeeds if SQLite has already rolled
+    /// everything back by itself.
     pub fn rollback_savepoint(&self, number: u32) -> Result<(), Error> {
         if self.connection.is_autocommit() {
             return Ok(());
@@ -191,7 +191,8 @@ impl Store {
     }
 
     fn open_by(&self, begin: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-        // What may be needed in haste is compiled before: an interrupt can stop that, too.
+        // Statements that are needed after an interrupt are compiled before: an interrupt stops the
+        // compiler, too.
         self.statements.rollback.with(self.connection, |_| Ok(()))?;
         let was_open = !self.connection.is_autocommit();
         let opened = begin();
@@ -204,8 +205,7 @@ impl Store {
         opened
     }
 
-    /// Makes up for what an earlier call could not undo, before a verb looks at the transaction
-    /// that is open.
+    /// Undoes what an earlier call could not undo, before a verb uses the open transaction.
     #[inline]
     pub fn settle(&self) -> Result<(), Error> {
         match self.is_settled() {
@@ -257,8 +257,8 @@ impl Store {
     /// Finds out whose transaction a call is in.
     ///
     /// SQLite ends a transaction by itself after some errors, and a caller can do it with a
-    /// statement of their own. What was meant for a transaction of ours must not be stored without
-    /// it then.
+    /// statement of their own. Writes that belong to a transaction of ours must not be stored
+    /// without it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
         self.settle()?;
         let is_autocommit = self.connection.is_autocommit();
@@ -318,8 +318,8 @@ impl Store {
         }
     }
 
-    /// Does all of `work` or, as far as it can be undone, nothing of it, inside a transaction that
-    /// is open.
+    /// Runs `work` as a whole inside an open transaction: if it fails, its changes are undone if
+    /// that is possible.
     pub(crate) fn all_or_nothing<T>(
         &self,
         work: impl FnOnce() -> Result<T, Error>,

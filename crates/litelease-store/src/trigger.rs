@@ -2,7 +2,8 @@
 //!
 //! They are plain SQL and are in the file, so they hold for every program that writes to it. They
 //! never name a database: in a trigger, a table is one of the file that the trigger is in. They
-//! name no table or column in a message either, because ALTER TABLE RENAME does not look there.
+//! name no table or column in a message either, because ALTER TABLE RENAME does not change
+//! messages.
 
 use std::fmt::Write;
 
@@ -20,7 +21,7 @@ pub(crate) struct Demand {
     pub(crate) strict: bool,
 }
 
-/// How the row that a write has touched is found again.
+/// The way to find the row again that a write has touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     /// By its rowid, under the alias that no column hides.
@@ -108,8 +109,8 @@ impl Fence<'_> {
         self.demands.iter().any(|demand| demand.column.is_some())
     }
 
-    /// Some demand is not met. The last needs no condition: then nothing can slip through between
-    /// two looks at the clock.
+    /// A demand is not met. The last trigger needs no condition: then no write can slip through
+    /// between two reads of the clock.
     fn refuse(&self) -> String {
         let last = self.demands.len().saturating_sub(1);
         let mut at = 0;
@@ -122,8 +123,9 @@ impl Fence<'_> {
         })
     }
 
-    /// The statement that fires a trigger decides what becomes of conflicts in it, so using up may
-    /// be ignored silently; other triggers can do that too. Hence the look at what it changed.
+    /// The statement that fires a trigger decides how conflicts in it are handled, so using up a
+    /// token may be ignored silently; other triggers can do that too. Hence the check of its
+    /// changes.
     fn check_and_use_up(&self, check: impl FnMut(&Demand) -> String) -> String {
         format!(
             "{}UPDATE {} SET {} WHERE {};\nSELECT RAISE(ABORT, {}) WHERE changes() IS NOT 1;\n",
@@ -210,12 +212,12 @@ fn holds(demand: &Demand) -> String {
     format!("EXISTS (SELECT 1 FROM litelease_resources WHERE name = {name} AND {presented}{live})")
 }
 
-/// Unix time in milliseconds as every SQLite can tell it, exactly: a Julian day is fine enough for
-/// that.
+/// Unix time in milliseconds, exactly, as every version of SQLite can compute it: a Julian day is
+/// precise enough.
 const LIVE: &str = " AND lease_expires_at_ms > \
 CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
 
-/// Returns the columns that a trigger looks for tokens in: as they are called now, for RENAME
+/// Returns the columns in which a trigger finds tokens, under their present names, because RENAME
 /// COLUMN has changed them there too.
 pub(crate) fn columns_in(trigger: &str) -> Vec<String> {
     let words: Vec<&str> = word_by_word(trigger).collect();

@@ -17,7 +17,7 @@ pub(crate) const VALUES: Table = Table {
 )",
 };
 
-/// Stores a value in the place of the one before.
+/// Stores a value, and replaces the one before.
 pub(crate) const ATTACH: &str = "INSERT INTO main.litelease_values (name, token, value)
 VALUES (?1, ?2, ?3)
 ON CONFLICT (name) DO UPDATE SET token = excluded.token, value = excluded.value";
@@ -26,7 +26,7 @@ ON CONFLICT (name) DO UPDATE SET token = excluded.token, value = excluded.value"
 pub(crate) const VALUE: &str = "SELECT token, value FROM main.litelease_values WHERE name = ?1";
 
 impl Store {
-    /// Attaches a value to a live grant, in the place of the one before. It ends with the grant.
+    /// Attaches a value to a live grant, and replaces the one before. It ends with the grant.
     pub fn attach(
         &self,
         name: &str,

@@ -79,16 +79,16 @@ pub type Answer = Vec<Vec<OwnedValue>>;
 pub struct Listing {
     /// Its columns, as CREATE TABLE has them. The arguments follow them as hidden columns.
     pub(crate) columns: &'static str,
-    /// The column by which the rows are ordered, and a range of which can be asked for.
+    /// The column by which the rows are ordered, and of which a query can ask for a range.
     pub(crate) order: Option<c_int>,
     /// Its rows, given the arguments and the range. A time among the arguments is always given.
     pub(crate) rows: fn(&Store, &Arguments<'_>, Range<'_>) -> Result<RowIterator, Error>,
 }
 
-/// Rows of a listing, read as they are asked for.
+/// The rows of a listing, read one at a time.
 pub(crate) type RowIterator = Box<dyn Iterator<Item = Result<Vec<OwnedValue>, Error>>>;
 
-/// The texts between which the caller looks, both included, where it says so. SQLite compares
+/// The texts between which the query reads, both included, if it has such bounds. SQLite compares
 /// again.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Range<'a> {
@@ -111,8 +111,8 @@ impl From<Error> for Misuse {
     }
 }
 
-/// Makes the table. A line says who can call the verb, its name, its function, the arguments that
-/// must be given, a semicolon, those that may be left out, and its effect.
+/// Makes the table. A line names the callers of the verb, its name, its function, the arguments
+/// that must be given, a semicolon, those that may be left out, and its effect.
 macro_rules! verbs {
     ($($who:ident $name:literal = $function:path, ($($must:ident)* $(; $($may:ident)*)?) $effect:ident;)*) => {
         &[$(Verb {
@@ -129,7 +129,7 @@ macro_rules! verbs {
     (@ listing $listing:path) => { Answering::Listing(&$listing) };
 }
 
-/// All verbs. `version` is the last that SQL gets: it tells that the others are there.
+/// All verbs. `version` is registered last in SQL: its presence shows that the others are there.
 pub static VERBS: &[Verb] = verbs! {
     both "claim" = lease::claim, (NAME OWNER TTL; NOW MIN_TOKEN) Writes;
     both "renew" = lease::renew, (NAME OWNER TTL; NOW TOKEN) Writes;
@@ -217,7 +217,7 @@ pub static VERBS: &[Verb] = verbs! {
     sql "version" = lease::version, () Reads;
 };
 
-/// Returns the verb of this name that a binding can call with so many arguments.
+/// Returns the verb of this name that a binding can call with this many arguments.
 ///
 /// ```
 /// assert!(litelease_store::verb("claim", 3).is_some());
@@ -249,7 +249,7 @@ impl Verb {
         !is_for_sql && (count <= self.arguments.len() || self.argument(count).is_some())
     }
 
-    /// Calls it for a binding. NULL in the place of an argument that may be left out leaves it out.
+    /// Calls it for a binding. NULL as an optional argument leaves it out.
     pub fn call(&self, store: &Store, values: &[OwnedValue]) -> Result<Answer, Misuse> {
         for at in 0..values.len().max(self.required) {
             let value = values.get(at).map_or(Value::Null, OwnedValue::value);

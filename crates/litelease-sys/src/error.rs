@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::{fmt, io};
 
-/// Why a side file cannot be used. Whatever is at its path was not changed.
+/// The reason why a side file cannot be used. The object at its path was not changed.
 ///
 /// ```
 /// # use litelease_sys::{Error, SideFile};

@@ -8,7 +8,7 @@ use crate::FileId;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FileLock {
-    /// How it was taken.
+    /// The kind of lock.
     pub kind: LockKind,
     /// It excludes every other lock.
     pub is_exclusive: bool,
@@ -33,7 +33,7 @@ pub enum LockKind {
     Other,
 }
 
-/// Returns every lock that is held on this machine, or `None` where the system does not tell.
+/// Returns every lock that is held on this machine, or `None` if the system does not show them.
 pub fn held_locks() -> Option<Vec<FileLock>> {
     let list = fs::read_to_string("/proc/locks").ok()?;
     Some(list.lines().filter_map(FileLock::parse).collect())

@@ -13,6 +13,8 @@ use crate::value::Value;
 pub(crate) const NAME: &str = "the name, any text";
 pub(crate) const GRANT: &str = "the UUID from the answer to the claim";
 pub(crate) const AFTER: &str = "the field next of the page before";
+const HELD_FOR: (&str, &str) =
+    ("description", "the time since this grant began; renewals do not change when that was");
 const ONE: &str = "one name, whether it is leased or not";
 const MANY: &str = "all leased names that begin with this text; every one if it is left out";
 
@@ -118,6 +120,7 @@ answers! {
     Lease {
         expires_at_unix: i64,
         expires_in: Seconds,
+        held_for: Seconds = HELD_FOR,
         name: String,
         owner: String,
         [optional] requested: Option<OpenRequest>,
@@ -130,6 +133,7 @@ answers! {
     Name {
         expires_at_unix: Option<i64>,
         expires_in: Option<Seconds>,
+        held_for: Option<Seconds> = HELD_FOR,
         name: String,
         owner: Option<String>,
         [optional] requested: Option<OpenRequest>,

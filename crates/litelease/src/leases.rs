@@ -328,6 +328,21 @@ impl Leases {
         self.run(|store| store.inspect(name, self.when, |lease| lease.into_owned()))
     }
 
+    /// Returns the row of `name`, live or not, as [`list`](Leases::list) has it. Takes no write
+    /// lock.
+    ///
+    /// ```
+    /// # litelease_doctest::memory!(db);
+    /// let lease = db.at(100).claim("scheduler", "a", Duration::from_millis(50))?;
+    /// db.at(120).renew(&lease.acquired().unwrap(), Duration::from_millis(50))?;
+    /// let row = db.row("scheduler")?.unwrap();
+    /// assert_eq!(row.since_ms, Some(100), "renewals do not change it");
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn row(&self, name: &str) -> Result<Option<LeaseRow>> {
+        self.run(|store| store.row(name))
+    }
+
     /// Returns the owner of the live lease on `name`, if there is one. Takes no write lock.
     pub fn owner(&self, name: &str) -> Result<Option<String>> {
         self.run(|store| store.inspect(name, self.when, |lease| lease.owner.into()))

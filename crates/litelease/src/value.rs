@@ -125,13 +125,14 @@ impl Leases {
 
 impl LeasesUnder<'_> {
     fn step(walk: &mut LeaseWalk, prefix: &str, now_ms: i64) -> Result<Option<ListedLease>> {
-        let Some((row, value)) = into_rusqlite(walk.next())? else { return Ok(None) };
+        let Some(walked) = into_rusqlite(walk.next())? else { return Ok(None) };
+        let (row, value) = (walked.row, walked.value);
         if !row.name().starts_with(prefix) {
             return Ok(None);
         }
         let value = row.live(now_ms).map(|_| owned(value));
         let value = value.filter(|value| *value != types::Value::Null);
-        Ok(Some(ListedLease { lease: LeaseRow::from(row), value }))
+        Ok(Some(ListedLease { lease: walked.into(), value }))
     }
 }
 

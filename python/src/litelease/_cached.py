@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import time
 from types import TracebackType
 from typing import Callable, Generator, Generic, TypeVar
 
@@ -13,7 +12,7 @@ from . import _library
 from ._held import Held, kept_ms
 from ._leases import Litelease
 from ._sessions import place_of
-from ._time import Seconds, in_seconds
+from ._time import Seconds, in_seconds, now_ms
 from ._types import LiteleaseError, Reader
 from ._wait import clock, inode_of, wait_for_change
 
@@ -169,7 +168,7 @@ class _Drain:
 
     def __init__(self, db: Litelease, name: str) -> None:
         """Begins to wait, after the name was claimed: from then on no reader is added."""
-        now, wall_ms = clock(), _now_ms()
+        now, wall_ms = clock(), now_ms()
         self._name = name
         # Until when each reader that was live when the name was claimed may answer from memory, by
         # elapsed time: the wall clock may be set forward meanwhile.
@@ -181,7 +180,7 @@ class _Drain:
     def readers_left(self, db: Litelease) -> list[Reader]:
         """Returns the readers that may still answer from memory. Gives up for those whose process has ended."""
         left: list[Reader] = []
-        now, wall_ms = clock(), _now_ms()
+        now, wall_ms = clock(), now_ms()
         # Those that have expired by the row, too.
         for reader in db.readers(self._name, now_ms=-(2**63)):
             if now >= self._until.get(reader.reader, now) and reader.expires_at_ms <= wall_ms:
@@ -197,7 +196,3 @@ class _Drain:
         now = clock()
         last = max((self._until.get(reader.reader, now + _SLOW_POLL) for reader in left), default=now + _SLOW_POLL)
         return min(max(last - now, 0.001), _SLOW_POLL)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

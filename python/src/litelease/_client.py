@@ -16,7 +16,7 @@ from ._client_queue import RemoteQueue
 from ._client_value import from_json, to_json
 from ._fences import Value
 from ._queue import QueueInfo
-from ._time import Seconds, in_ms, in_seconds
+from ._time import Seconds, in_ms, in_seconds, now_ms
 from ._types import (
     Acquired,
     Broken,
@@ -448,14 +448,15 @@ def _grant(lease: Lease, verb: str) -> Grant:
 
 
 def _lease(value: Mapping[str, Any]) -> Lease:
-    return Lease(value["name"], value["owner"], value["token"], value["expires_at_unix"] * 1000)
+    since_ms = now_ms() - int(value["held_for"] * 1000) if "held_for" in value else None
+    return Lease(value["name"], value["owner"], value["token"], value["expires_at_unix"] * 1000, since_ms)
 
 
 def _granted(value: Mapping[str, Any], until: float, ttl: float) -> Grant:
     """Makes the grant of an answer. What the server has cut off the ttl is cut off the trust."""
     lease = _lease(value)
     until += min(value["expires_in"] - ttl, 0.0)
-    return Grant(lease.name, lease.owner, lease.token, lease.expires_at_ms, value["grant"], until)
+    return Grant(**vars(lease), grant=value["grant"], trusted_until=until)
 
 
 def _rejected(value: Mapping[str, Any]) -> Rejected:

@@ -60,9 +60,9 @@ class Grant(Lease):
     """A lease on a server, with the secret by which it is renewed and released. ``lease_expires_at_ms`` is by the clock of the
     server, in whole seconds: it is for display only."""
 
-    grant: str = field(repr=False)
+    grant: str = field(default="", repr=False)
     # By the clock of this machine that counts suspend.
-    trusted_until: float = field(repr=False, compare=False)
+    trusted_until: float = field(default=0.0, repr=False, compare=False)
 
     @property
     def is_trusted(self) -> bool:

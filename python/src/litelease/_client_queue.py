@@ -12,7 +12,7 @@ from ._client_http import Outcome, Stop
 from ._client_value import from_json, to_json
 from ._fences import Value
 from ._queue import ItemInfo, ItemState, QueueInfo
-from ._time import Seconds, in_ms, in_seconds
+from ._time import Seconds, in_ms, in_seconds, now_ms
 from ._types import Acknowledged, Cancelled, Leased, NotFound, StaleReceipt, StaleReason
 from ._wait import clock, never
 
@@ -125,7 +125,7 @@ class RemoteQueue:
         if told.kind == "done":
             return Cancelled()
         if told.value.get("reason") == "leased":
-            return Leased(_now_ms() + int(told.value["expires_in"] * 1000))
+            return Leased(now_ms() + int(told.value["expires_in"] * 1000))
         return NotFound()
 
     def delete(self) -> bool:
@@ -156,7 +156,7 @@ class RemoteQueue:
     def _items(self) -> Iterator[ItemInfo]:
         query = {"queue": self.name, "limit": "500"}
         while True:
-            page, at_ms = self._client._look("queue/items", **query), _now_ms()
+            page, at_ms = self._client._look("queue/items", **query), now_ms()
             for found in page["items"]:
                 left, state = found["visible_in"], ItemState(found["state"])
                 visible_at_ms = None if left is None else at_ms + int(left * 1000)
@@ -195,10 +195,6 @@ class RemoteQueue:
         oldest_ms = None if found["oldest"] is None else int(found["oldest"] * 1000)
         states = {state: found[state] for state in ("visible", "delayed", "leased", "dead")}
         return QueueInfo(queue=found["queue"], oldest_ms=oldest_ms, max_attempts=found["max_attempts"], **states)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _receipt(receipt: str | RemoteItem) -> str:

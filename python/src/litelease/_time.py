@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from typing import Union
 
 from ._types import InvalidTtl, TimeOverflow
@@ -11,9 +12,14 @@ Seconds = Union[float, datetime.timedelta]
 _MAX = 2**63 - 1
 
 
-def in_seconds(time: Seconds) -> float:
+def now_ms() -> int:
+    """Returns the Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def in_seconds(given: Seconds) -> float:
     """Converts a number of seconds or a ``timedelta``."""
-    seconds = time.total_seconds() if isinstance(time, datetime.timedelta) else time
+    seconds = given.total_seconds() if isinstance(given, datetime.timedelta) else given
     if seconds != seconds:
         raise InvalidTtl(f"a time must be a number of seconds, got {seconds}")
     return seconds

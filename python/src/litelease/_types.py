@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
@@ -17,6 +17,8 @@ class Lease:
     owner: str
     token: int
     expires_at_ms: int
+    since_ms: int | None = field(default=None, compare=False)
+    """When the grant began, where it was looked up: renewals do not change it."""
 
 
 class Reason(enum.Enum):

@@ -1,4 +1,4 @@
-//! `litelease access`: the keys of those who may use the service.
+//! `litelease access`: the access keys of the service.
 
 use std::time::Duration;
 

@@ -38,7 +38,7 @@ impl CommandLine {
         }
     }
 
-    /// Refuses a URL where the command should be: everybody could see it.
+    /// Refuses a URL in the place of the command: other users could see it.
     pub(super) fn check_no_url(&self) -> Result<()> {
         let first = self.command[0].to_string_lossy();
         match first.starts_with("http://") || first.starts_with("https://") {
@@ -77,7 +77,7 @@ enum Dashes {
     Nowhere,
 }
 
-/// Looks for it in all words of the command line, the last `length` of which are the command.
+/// Finds it among all words of the command line, the last `length` of which are the command.
 fn place_of_dashes(words: &[OsString], length: usize) -> Dashes {
     let (before, command) = words.split_at(words.len().saturating_sub(length));
     match before {

@@ -1,8 +1,7 @@
 //! `litelease demo`: the zombie story, played with real processes.
 //!
 //! Worker a is stopped in the middle of its work, its lease runs out, b takes over, a goes on and
-//! believes in its lease. Its old token gives it away, and the guarded table refuses what it
-//! writes.
+//! believes in its lease. The guarded table refuses a's writes, because its token is old.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -88,8 +87,8 @@ fn story() -> Result<()> {
     ))
 }
 
-/// Runs a worker: waits for the name and writes a page; told to go on it writes another one, and
-/// ends.
+/// Runs a worker: waits for the name and writes a page; at a line of input it writes another one,
+/// and ends.
 fn worker(owner: &str, file: &Path) -> Result<()> {
     let db = Litelease::open_own(file)?;
     let lease = match db.claim(NAME, owner, TTL)? {
@@ -160,7 +159,7 @@ impl Worker {
         Ok(Worker { name, child: command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()? })
     }
 
-    /// Passes on the next line that the worker says.
+    /// Prints the next line of the worker.
     fn says(&mut self) -> Result<()> {
         let Some(out) = self.child.stdout.as_mut() else { return Ok(()) };
         let mut line = String::new();

@@ -1,4 +1,4 @@
-//! `litelease doctor`: looks at everything that leases depend on, and says what to do.
+//! `litelease doctor`: checks everything that leases depend on, and prints what to do.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use crate::target::Engine;
   litelease doctor --db etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379")]
 pub(crate) struct Args {}
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Ok,
@@ -226,7 +226,7 @@ fn guards(db: &Litelease, note: Note<'_>) {
     }
 }
 
-/// Checks the tables of what rides on grants, and counts what is left of grants that have ended.
+/// Checks the side tables of grants, and counts the rows of grants that have ended.
 fn side_tables(db: &Litelease, note: Note<'_>) {
     let tables = match db.side_tables() {
         Ok(tables) => tables,
@@ -262,7 +262,7 @@ fn side_tables(db: &Litelease, note: Note<'_>) {
     }
 }
 
-/// Looks for items that no worker will receive: dead ones, and those of a clock that was set back.
+/// Finds items that no worker will receive: dead ones, and those of a clock that was set back.
 fn queues(db: &Litelease, note: Note<'_>) {
     let queues = match db.queues() {
         Ok(queues) => queues,
@@ -374,7 +374,7 @@ fn holders(leases: &[LeaseRow], note: Note<'_>) {
     note("leases", Fine, format!("{names}, {count} of them live"));
 }
 
-/// Reports a holder whose process has ended, and how to free what it held.
+/// Reports a holder whose process has ended, and how to free the name.
 fn dead_holder(what: &str, who: &str, left: &str, command: &str, note: Note<'_>) {
     if process(who) == "dead" {
         let way = match Identity::parse(who).is_some_and(|holder| holder.is_dead()) {
@@ -385,7 +385,7 @@ fn dead_holder(what: &str, who: &str, left: &str, command: &str, note: Note<'_>)
     }
 }
 
-/// Looks for slots by name whose holders have ended.
+/// Finds slots by name whose holders have ended.
 fn slots(db: &Litelease, note: Note<'_>) {
     let start = pool_of_name("");
     let held = db.pools().in_use(&start).and_then(|pools| {

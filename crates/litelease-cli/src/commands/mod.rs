@@ -1,4 +1,4 @@
-//! The subcommands: one file each, with its arguments and what it does.
+//! The subcommands: one file each, with its arguments and its work.
 
 /// Declares a subcommand per module, in the order of the help.
 macro_rules! commands {

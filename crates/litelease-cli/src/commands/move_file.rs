@@ -89,7 +89,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
 }
 
 impl Args {
-    /// Refuses what would break a promise, or be lost without a word, before anything is changed.
+    /// Refuses a file that cannot be moved without breaking a promise or losing data, before any
+    /// change.
     fn check(&self, db: &Litelease, cluster: &Cluster, to: &str) -> Result<()> {
         if let Some(guard) = db.guards()?.first() {
             return Err(guarded(&guard.table, &guard.name, to));

@@ -1,4 +1,4 @@
-//! `litelease queue`: sends, receives and looks after the items of queues.
+//! `litelease queue`: sends items, receives them, and looks after them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -283,14 +283,14 @@ fn extended(receipt: Receipt<i64>, common: &Common) -> Result<u8> {
     Ok(code::OK)
 }
 
-/// Reports whether a delivery was ended as asked.
+/// Reports whether a delivery was ended as the command wanted.
 fn ended(receipt: Receipt<()>, what: &str, common: &Common) -> Result<u8> {
     let Receipt::Passed(()) = receipt else { return refused(receipt, common) };
     remark(common, json!({ what.replace(' ', "_"): true }), what)?;
     Ok(code::OK)
 }
 
-/// Reports why a receipt does not do what was asked.
+/// Reports why a receipt does not pass.
 fn refused<T>(receipt: Receipt<T>, common: &Common) -> Result<u8> {
     match receipt {
         Receipt::Stale(reason) => stale(&reason, common),

@@ -215,8 +215,8 @@ fn keep_local_key(
     }
 }
 
-/// Opens the socket for commands of this user. Inside TLS it is not needed: there the certificate
-/// says whether it is the server.
+/// Opens the socket for commands of this user. With TLS it is not needed, because the certificate
+/// proves the server.
 fn listen_locally(access: Option<&Path>, scheme: &str) -> Option<LocalSocket> {
     let file = access.filter(|_| scheme == "http")?;
     match LocalSocket::beside(file) {
@@ -285,7 +285,7 @@ impl Args {
         }
     }
 
-    /// Refuses what other machines could read or abuse, unless that was asked for.
+    /// Refuses settings that other machines could read or abuse, unless an option allows them.
     fn check_exposure(&self, address: SocketAddr) -> Result<()> {
         if self.insecure || address.ip().is_loopback() {
             return Ok(());
@@ -328,11 +328,11 @@ impl Args {
     }
 }
 
-/// Logs the lines of the service only: those of its libraries would show whole paths, which are
+/// Logs only the lines of the service: those of its libraries would show whole paths, which are
 /// secret.
 fn start_log(level: LevelFilter) {
     let lines = tracing_subscriber::fmt::layer().json().with_writer(io::stderr);
-    // It would panic over not being able to say that it could not say something.
+    // It would panic if it could not print its own error.
     let lines = lines.log_internal_errors(false);
     let ours = Targets::new().with_target("litelease_serve", level);
     tracing_subscriber::registry().with(lines.with_filter(ours)).init();

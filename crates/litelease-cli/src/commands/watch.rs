@@ -80,7 +80,7 @@ fn held_slots(watching: &Watching, names: &[String]) -> Result<Slots> {
     Ok(held)
 }
 
-/// Returns what has happened to slots between two looks: first what is over, then what is new.
+/// Returns the changes of slots between two reads: first those that are over, then new ones.
 fn slot_events<'s>(
     before: &'s Slots,
     now: &'s Slots,
@@ -116,7 +116,7 @@ fn print_slot(as_json: bool, event: &str, name: &str, row: &SlotRow) -> Result<(
     say(&format!("{colour}{event}{colour:#} {name} {slot} token {token} {who}"))
 }
 
-/// Returns what has happened to a name between two looks, in order.
+/// Returns the changes of a name between two reads, in order.
 fn events(before: Option<&Seen>, now: &Seen) -> Vec<&'static str> {
     let hands = change_of_hands(before, now);
     let before = before.filter(|_| hands.is_none()).and_then(|seen| seen.value.as_ref());

@@ -1,13 +1,13 @@
-//! `litelease who`: which process has a name.
+//! `litelease who`: the process that holds a name.
 
-use litelease::{Identity, KEPT, Lease, Liveness};
+use litelease::{Identity, KEPT, LeaseRow, Liveness};
 use serde_json::{Value, json};
 
 use crate::Common;
 use crate::duration::shown;
 use crate::exit::{Result, code};
 use crate::holder::Holder;
-use crate::output::{answer, lease, printable, remark, slot_lease, slots, time_left};
+use crate::output::{answer, entry, lease_row, printable, remark, slot_lease, slots, time_left};
 use crate::similar::{hint, similar_at};
 use crate::target::Target;
 
@@ -24,8 +24,8 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let place = Target::open(common)?;
     let name = printable(&args.name);
-    if let Some(current) = place.inspect(&args.name)? {
-        answer(common, lease(&current), &format!("{name}: {}", described(&current)))?;
+    if let Some(current) = place.live_row(&args.name)? {
+        answer(common, entry(&current), &format!("{name}: {}", described(&current)))?;
         return Ok(code::OK);
     }
     let held = place.slots(&args.name)?;
@@ -35,33 +35,35 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         remark(common, Value::Null, &text)?;
         return Ok(code::NO);
     }
-    let line = |slot: Lease| format!("{name} {}: {}", slot.name, described(&slot));
-    let lines: Vec<String> = held.iter().map(slot_lease).map(line).collect();
+    let line = |slot: LeaseRow| format!("{name} {}: {}", slot.name, described(&slot));
+    let lines: Vec<String> = held.iter().map(slot_lease).map(lease_row).map(line).collect();
     answer(common, json!({ "name": args.name, "slots": slots(&held) }), &lines.join("\n"))?;
     Ok(code::OK)
 }
 
 /// Describes a holder: its process, since when and for how long.
-fn described(current: &Lease) -> String {
+fn described(current: &LeaseRow) -> String {
     let mut text = format!("token {}, ", current.token);
-    match Identity::parse(&current.owner) {
-        None => text += &format!("owner {}", printable(&current.owner)),
-        Some(who) => {
-            text += &format!("host {}, pid {}", printable(&who.host), who.pid);
-            if let Some(since_ms) = who.since_ms() {
-                text += &format!(", for {} now", shown(litelease::now_ms() - since_ms));
-            }
-            text += match who.liveness() {
-                Liveness::Alive => ", the process is there",
-                Liveness::Dead => ", the process is gone",
-                Liveness::Unknown => ", and whether the process still runs is not known here",
-            };
-            if let Some(holder) = Holder::find(&current.owner) {
-                text += &format!(": {}, by {}", holder.line(), holder.user);
-            }
+    let Some((owner, end_ms)) = &current.tenure else { return text };
+    let who = Identity::parse(owner);
+    text += &match &who {
+        None => format!("owner {}", printable(owner)),
+        Some(who) => format!("host {}, pid {}", printable(&who.host), who.pid),
+    };
+    if let Some(since_ms) = current.since_ms {
+        text += &format!(", for {} now", shown(litelease::now_ms().saturating_sub(since_ms)));
+    }
+    if let Some(who) = who {
+        text += match who.liveness() {
+            Liveness::Alive => ", the process is there",
+            Liveness::Dead => ", the process is gone",
+            Liveness::Unknown => ", and whether the process still runs is not known here",
+        };
+        if let Some(holder) = Holder::find(owner) {
+            text += &format!(": {}, by {}", holder.line(), holder.user);
         }
     }
-    match current.expires_at_ms {
+    match *end_ms {
         KEPT => text + "; kept until it is returned",
         end_ms => text + &format!("; lasts {} more unless renewed", time_left(end_ms)),
     }

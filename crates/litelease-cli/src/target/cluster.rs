@@ -8,7 +8,7 @@ use litelease::{ClaimResult, Lease, LeaseRow, Status};
 use litelease_cluster::{Cluster, Error, HoldError, HoldOptions, Watch};
 
 use super::file::busy;
-use super::{Claim, HoldRequest, Seen, Tenure, Variable, Verdict, of_lease};
+use super::{Claim, HoldRequest, Seen, Tenure, Variable, Verdict, is_live, of_lease};
 use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result};
 
@@ -35,7 +35,7 @@ impl Engine {
         }
     }
 
-    /// Grants something. The first grant makes the tables.
+    /// Runs a verb that grants. The first grant makes the tables.
     fn granting<T>(
         &self,
         grant: impl Fn(&Cluster) -> std::result::Result<T, HoldError>,
@@ -58,7 +58,7 @@ impl Engine {
         })
     }
 
-    /// Reads something. Without tables there is nothing.
+    /// Runs a read. Without tables there is nothing to read.
     fn reading<T: Default>(
         &self,
         read: impl Fn(&Cluster) -> litelease_cluster::Result<T>,
@@ -112,15 +112,25 @@ impl Engine {
         Ok(verdict)
     }
 
+    fn row_here(&self, mut row: LeaseRow) -> Result<LeaseRow> {
+        if let Some((_, until_ms)) = &mut row.tenure {
+            *until_ms = self.to_local_clock(*until_ms)?;
+        }
+        if let Some(since_ms) = &mut row.since_ms {
+            *since_ms = self.to_local_clock(*since_ms)?;
+        }
+        Ok(row)
+    }
+
     /// Returns all rows, with the times of this machine's clock.
     pub(crate) fn rows(&self) -> Result<Vec<LeaseRow>> {
-        let here = |mut row: LeaseRow| {
-            if let Some((_, until_ms)) = &mut row.tenure {
-                *until_ms = self.to_local_clock(*until_ms)?;
-            }
-            Ok(row)
-        };
-        self.reading(Cluster::list)?.into_iter().map(here).collect()
+        let rows = self.reading(Cluster::list)?.into_iter();
+        rows.map(|row| self.row_here(row)).collect()
+    }
+
+    pub(super) fn row(&self, name: &str) -> Result<Option<LeaseRow>> {
+        let row = self.reading(|cluster| cluster.row(name))?;
+        row.map(|row| self.row_here(row)).transpose()
     }
 
     pub(crate) fn shown(&self) -> String {
@@ -156,8 +166,7 @@ impl Engine {
 
     pub(super) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         let mut rows = self.rows()?;
-        let now_ms = litelease::now_ms();
-        rows.retain(|row| all || row.status(now_ms) == Some(Status::Live));
+        rows.retain(|row| all || is_live(row));
         Ok(rows)
     }
 
@@ -178,7 +187,7 @@ impl Engine {
     }
 
     pub(super) fn watch(&self, names: &[String]) -> Result<Watching> {
-        // Tables that are missing are told at once, and so is an engine that cannot be reached.
+        // Missing tables are reported at once, and so is an engine that cannot be reached.
         self.cluster()?.list()?;
         let cluster = self.cluster()?.clone();
         let watch = cluster.watch();
@@ -205,7 +214,7 @@ impl Engine {
     }
 }
 
-/// Reads all rows whenever something has changed.
+/// Reads all rows after every change.
 pub(crate) struct Watching {
     engine: Engine,
     pub(super) watch: Watch,

@@ -10,7 +10,8 @@ use litelease::{
 };
 
 use super::{
-    Claim, GrantArgument, HoldRequest, Seen, Tenure, Variable, Verdict, note, of_lease, of_slot,
+    Claim, GrantArgument, HoldRequest, Seen, Tenure, Variable, Verdict, is_live, note, of_lease,
+    of_slot,
 };
 use crate::exit::{Failure, Result, code};
 use crate::output::{self, held_by, printable};
@@ -76,11 +77,16 @@ impl File {
         Ok(lease)
     }
 
+    pub(super) fn row(&self, name: &str) -> Result<Option<LeaseRow>> {
+        let Some(db) = self.open_if_any()? else { return Ok(None) };
+        let row = db.row(name)?;
+        check_not_retired(&db, !row.as_ref().is_some_and(is_live))?;
+        Ok(row)
+    }
+
     pub(super) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
-        let now_ms = litelease::now_ms();
         let Some(db) = self.open_if_any()? else { return Ok(Vec::new()) };
         let rows = db.list()?;
-        let is_live = |row: &LeaseRow| row.status(now_ms) == Some(Status::Live);
         check_not_retired(&db, !rows.iter().any(is_live))?;
         Ok(rows.into_iter().filter(|row| all || is_live(row)).collect())
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::database;
 use crate::exit::{Failure, Result};
 
-/// A secret is kept for this long after its lease was to end, so that a late verb is told why.
+/// A secret is kept for this long after the end of its lease, so that a late verb gets the reason.
 const KEPT_MS: i64 = 24 * 3600 * 1000;
 
 /// Keeps the secret of a grant. Other users cannot read it.
@@ -63,7 +63,7 @@ fn path(url: &str, name: &str, token: i64) -> Result<PathBuf> {
     let folder = database::state_folder().ok_or_else(|| {
         Failure::usage("$HOME is not set: set it, or XDG_STATE_HOME, to a folder for the grant")
     })?;
-    // A name may be too long for a file, or have a slash. What is read is compared in full.
+    // A name may be too long for a file, or have a slash. The content is compared in full.
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in url.bytes().chain([0]).chain(name.bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -48,7 +48,7 @@ impl Queues {
         }
     }
 
-    /// Fails if there is nothing here: asked before a question.
+    /// Fails if there is nothing here: checked before a question.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
             Queues::File(file) => file.open().map(drop),
@@ -313,7 +313,7 @@ pub(crate) enum Receipt<T> {
     Dead,
 }
 
-/// How `work` works.
+/// The options of `work`.
 pub(crate) struct Options {
     pub(crate) work: WorkOptions,
     /// Called with the kind and the text of an error that may pass.
@@ -346,7 +346,7 @@ pub(crate) struct WorkItem<'w> {
     end: &'w dyn Fn(End, &str) -> bool,
 }
 
-/// How a handler ends the work on an item itself.
+/// The way in which a handler ends the work on an item itself.
 #[derive(Clone, Copy)]
 enum End {
     GiveBack,
@@ -422,7 +422,7 @@ impl WorkItem<'_> {
     }
 }
 
-/// Returns whether a delivery was ended as asked, or why it was not.
+/// Returns whether a delivery was ended as the command wanted, or why not.
 fn ended(db: &Litelease, receipt: &str, done: bool) -> Result<Receipt<()>> {
     if done {
         return Ok(Receipt::Passed(()));

@@ -81,15 +81,23 @@ pub(super) fn end_ms(left: Duration) -> i64 {
     litelease::now_ms().saturating_add(left_ms)
 }
 
+/// Returns when something began, on this machine's clock.
+fn since_ms(held_for: Option<Duration>) -> Option<i64> {
+    let held_ms = held_for.map(|held_for| i64::try_from(held_for.as_millis()).unwrap_or(i64::MAX));
+    held_ms.map(|held_ms| litelease::now_ms().saturating_sub(held_ms))
+}
+
 fn row(lease: ServedLease) -> LeaseRow {
+    let since_ms = since_ms(lease.held_for);
     let Lease { name, owner, token, expires_at_ms } = info(lease);
-    LeaseRow { name, tenure: Some((owner, expires_at_ms)), token }
+    LeaseRow { name, tenure: Some((owner, expires_at_ms)), token, since_ms }
 }
 
 /// Returns a name, held or free, with its end on this machine's clock.
 fn known_row(known: KnownName) -> LeaseRow {
     let end_ms = known.left_ms.map(|left_ms| litelease::now_ms().saturating_add(left_ms));
-    LeaseRow { name: known.name, tenure: known.owner.zip(end_ms), token: known.token }
+    let (tenure, since_ms) = (known.owner.zip(end_ms), since_ms(known.held_for));
+    LeaseRow { name: known.name, tenure, token: known.token, since_ms }
 }
 
 /// Returns a held slot as it is shown, with its end on this machine's clock.
@@ -200,6 +208,10 @@ impl Server {
         Ok(self.client.inspect(name).map_err(failure)?.lease.map(info))
     }
 
+    pub(super) fn row(&self, name: &str) -> Result<Option<LeaseRow>> {
+        Ok(self.client.inspect(name).map_err(failure)?.lease.map(row))
+    }
+
     pub(super) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         if all {
             return Ok(self
@@ -281,7 +293,7 @@ impl Server {
     }
 }
 
-/// The longest time between two looks at the clock.
+/// The longest time between two reads of the clock.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Returns how all of these names begin.
@@ -316,7 +328,7 @@ impl Watching {
     pub(super) fn read(&mut self) -> Result<BTreeMap<String, Seen>> {
         if let Some(news) = self.news.take() {
             let over: Vec<String> = match news.is_whole {
-                // What is not in a whole state has ended meanwhile.
+                // A name that a whole report lacks has ended meanwhile.
                 true => self.seen.keys().cloned().collect(),
                 false => news.ended,
             };
@@ -338,7 +350,7 @@ impl Watching {
     }
 
     pub(super) fn wait_for_change(&mut self, left: Duration) -> Result<()> {
-        // The server tells of expiries, too.
+        // The server reports expiries, too.
         self.news = self.watch.next(left.min(LONGEST)).map_err(failure)?;
         Ok(())
     }

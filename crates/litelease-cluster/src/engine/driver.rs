@@ -1,5 +1,5 @@
-//! Runs the futures of an engine: requests on the threads of their callers, and what must go on
-//! between calls on a thread of its own.
+//! Runs the futures of an engine: requests on the threads of their callers, and work between calls
+//! on a thread of its own.
 //!
 //! A request that is handed to another thread costs two thread changes. Here the caller itself
 //! moves the bytes. So a connection of a call rests between calls, and must not be used by the
@@ -131,7 +131,7 @@ impl Drop for Driver {
     }
 }
 
-/// Lets every connection see what has happened since the last call. A request that is sent over a
+/// Lets every connection read its events since the last call. A request that is sent over a
 /// connection that the server has closed would have an unknown outcome.
 async fn poll_sockets() {
     // A task that yields goes on after the runtime has asked for events, and after the connections
@@ -241,7 +241,7 @@ mod tests {
         });
     }
 
-    /// A task that reads learns of what came between calls before the next future goes on.
+    /// A task that reads gets the events between calls before the next future goes on.
     #[test]
     fn what_happened_between_calls_is_seen_first() {
         let (driver, seen) = (driver(), Arc::new(AtomicUsize::new(0)));

@@ -1,4 +1,4 @@
-//! Errors of engines and of the verbs over them: each says what went wrong and what to do.
+//! Errors of engines and of the verbs over them: each names what went wrong and what to do.
 
 use std::fmt;
 
@@ -55,10 +55,10 @@ pub enum Error {
     /// No member answered in time. Nothing was stored.
     Unreachable(String),
     /// A change was sent and its answer was lost, so it may or may not be stored. It is not a
-    /// grant. `inspect` tells what is there now.
+    /// grant. `inspect` returns the present row.
     CommitUnknown(String),
-    /// The engine answers from before something that this process has already seen: an older copy
-    /// was restored. Nothing is granted to this process any more.
+    /// The engine's state is older than one that this process has seen: an older copy was restored.
+    /// This process is granted nothing any more.
     Forgotten {
         /// The newest revision that this process has seen.
         seen: i64,
@@ -92,7 +92,7 @@ pub enum Error {
     CannotGuard {
         /// The table.
         table: String,
-        /// Why not, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// The engine could not get a lock in time, or could not serialise a transaction. Nothing was

@@ -1,4 +1,4 @@
-//! How a guard stands.
+//! The state of a guard.
 
 /// A guard as it is right now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct GuardInfo {
     pub column: Option<String>,
     /// The lease must be live, too.
     pub strict: bool,
-    /// The triggers are there, as they must be, and switched on. If not, the table stands open:
+    /// True if the triggers exist as they must, and are enabled. If not, the table is unguarded:
     /// guard it again.
     pub is_intact: bool,
 }

@@ -206,8 +206,8 @@ impl<'u> Parts<'u> {
     fn split(rest: &'u str) -> Result<Self> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, behind) = rest.split_at(end);
-        // A password with one of these characters would be read as a host, a path and a query, and
-        // errors about those show what they are about.
+        // A password with one of these characters would be read as a host, a path and a query,
+        // which errors show.
         if behind.contains(['@', '#']) {
             return Err(invalid(
                 "an @ or # comes after the hosts: in a user, a password or a prefix write / as %2F, \
@@ -259,7 +259,7 @@ impl<'u> Parts<'u> {
     }
 }
 
-/// Reads one host. It is named by its number: what stands there may be a part of a password.
+/// Reads one host. Errors name it by its number, because its text may be a part of a password.
 fn one_host(text: &str, number: usize, default_port: u16) -> Result<(String, u16)> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {

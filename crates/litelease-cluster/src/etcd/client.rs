@@ -34,8 +34,8 @@ const REQUEST: Duration = Duration::from_millis(800);
 const MOST: Duration = Duration::from_secs(10);
 /// How often a watch asks whether its member is still the one that is asked.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// After how much silence a member is asked for a sign of life while a watch is open, and how long
-/// it may take.
+/// The silence after which a member is pinged while a watch is open, and how long its answer may
+/// take.
 const SILENCE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));
 
 const STATUS: &str = "/etcdserverpb.Maintenance/Status";
@@ -65,7 +65,7 @@ pub(crate) struct Connections {
 struct Shared {
     members: Vec<Member>,
     tls: Option<TlsConnector>,
-    /// The member that is asked first.
+    /// The member that is tried first.
     current: AtomicUsize,
     login: Option<(String, String)>,
     token: Mutex<Option<HeaderValue>>,
@@ -115,7 +115,7 @@ impl Client {
         self.send(path, request, (time, 0), Failure::of_read)
     }
 
-    /// The same for an answer that may have so many bytes.
+    /// Sends a request whose answer may have this many bytes.
     pub(crate) fn read_large<Q, A>(
         &self,
         path: &'static str,
@@ -130,7 +130,7 @@ impl Client {
         self.send(path, request, (time, bytes), Failure::of_read)
     }
 
-    /// Sends a request that changes something.
+    /// Sends a request that changes rows.
     pub(crate) fn write<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
     where
         Q: Message,
@@ -139,7 +139,7 @@ impl Client {
         self.write_within(path, request, MOST)
     }
 
-    /// Sends a request that changes something, and waits for at most `time`.
+    /// Sends a request that changes rows, and waits for at most `time`.
     pub(crate) fn write_within<Q, A>(
         &self,
         path: &'static str,
@@ -168,7 +168,7 @@ impl Client {
         if let Some(forgotten) = shared.forgotten.get() {
             return Err(forgotten.clone());
         }
-        // What was answered to others since is newer than what this request must show.
+        // Another call has seen a newer state since than this request must show.
         let seen = shared.newest.load(Ordering::Acquire);
         let until = Instant::now() + time.min(MOST);
         let request = Framed::new(&request);
@@ -180,7 +180,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Waits until something happens to a key after a revision, for at most `time`.
+    /// Waits for a change of a key after a revision, for at most `time`.
     pub(crate) fn watch(&self, key: Vec<u8>, revision: i64, time: Duration) {
         let watch = async {
             let watched = timeout(time, self.calls.watch_once(key, revision)).await;
@@ -224,7 +224,7 @@ impl Client {
         self.driver.run(future)
     }
 
-    /// Runs what goes on between calls, over connections of its own.
+    /// Runs the work between calls, over connections of its own.
     pub(crate) fn spawn<F>(&self, future: impl FnOnce(Arc<Connections>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -235,14 +235,14 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // The connections are the parent's: a fork must not touch what they have open.
+        // The connections belong to the parent: a fork must not touch their sockets.
         if self.driver.is_forked() {
             std::mem::forget((Arc::clone(&self.calls), Arc::clone(&self.background)));
         }
     }
 }
 
-/// An answer that tells which cluster it is from, and how far that has come.
+/// An answer that names its cluster and its revision.
 pub(crate) trait HasHeader {
     fn header(&self) -> Option<&Header>;
 }
@@ -332,8 +332,7 @@ impl Connections {
     async fn connected(&self, at: usize) -> Result<Channel, Failure> {
         let mut channel = match self.kept(at).await {
             Some(channel) => channel,
-            // In a box: what is rare must not make every request larger, which is moved a few
-            // times.
+            // In a box: a rare part must not make every request larger, which is moved a few times.
             None => Box::pin(self.connect(at)).await?,
         };
         let has_token = locked(&self.shared.token).is_some();
@@ -411,7 +410,7 @@ impl Connections {
         locked(&self.shared.token).clone()
     }
 
-    /// Returns when something happens to a key after a revision.
+    /// Returns once a key has changed after a revision.
     async fn watch_once(&self, key: Vec<u8>, revision: i64) -> Result<(), Failure> {
         let mut create =
             WatchCreateRequest { key, start_revision: revision + 1, ..Default::default() };
@@ -427,13 +426,13 @@ impl Connections {
                 0 => return Ok(()),
                 _ => {}
             }
-            // The row was read long after it was written, and etcd has forgotten what was in
+            // The row was read long after it was written, and etcd has compacted the revisions in
             // between.
             create.start_revision = compacted;
         }
     }
 
-    /// Watches at the member that is asked first, until `is_done`, or until others are asked.
+    /// Watches at the member that is tried first, until `is_done`, or until another one is tried.
     pub(crate) async fn watch(
         &self,
         create: WatchCreateRequest,
@@ -471,7 +470,7 @@ impl Connections {
             });
             match timeout(LOOK_AROUND, next).await {
                 Ok(None) => {}
-                // A member that does not answer does not say that it has nothing to tell, either.
+                // A member that does not answer sends no events, either.
                 Err(_) if self.current() != at => return Err(late()),
                 Err(_) if heard.elapsed() < SILENCE.0 => {}
                 Err(_) => {
@@ -487,7 +486,7 @@ impl Connections {
         }
     }
 
-    /// Returns the member that is asked first.
+    /// Returns the member that is tried first.
     pub(crate) fn current(&self) -> usize {
         self.shared.current.load(Ordering::Relaxed) % self.channels.len()
     }

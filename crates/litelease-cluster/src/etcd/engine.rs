@@ -189,7 +189,7 @@ impl Engine for EtcdEngine {
             if names.is_empty() && first.is_some() {
                 break;
             }
-            // What does not fit into one request is read as it was then.
+            // Rows that do not fit into one request are read at the revision of the first.
             let revision = first.as_ref().map_or(0, |first| first.revision);
             let mut operations = vec![self.range(self.keys.floor(), revision)];
             operations.extend(names.iter().map(|name| self.range(self.keys.row(name), revision)));
@@ -229,7 +229,7 @@ impl Engine for EtcdEngine {
             }
         }
         match self.write(compare.clone(), operations) {
-            // The keys of the tokens stay, and tell the next grant how far they have come.
+            // The keys of the tokens stay, so that the next grant is above them.
             Err(error) if is_full(&error) && is_release(seen, change) => {
                 let keys = change.rows.iter().map(|(name, _)| self.keys.row(name));
                 let deletes = keys.map(|key| Op::Delete(DeleteRangeRequest { key }));
@@ -355,8 +355,8 @@ impl Engine for EtcdEngine {
     }
 }
 
-/// Reads the answer to a part that is not the first one: whatever it is, something is stored by
-/// now.
+/// Reads the answer to a part after the first: part of the batch is stored by now, even if this
+/// fails.
 fn after_a_part(written: Result<Stored>) -> Result<Stored> {
     let said = match written {
         Ok(Stored::Conflict) => "the name was granted to another client".into(),
@@ -372,7 +372,7 @@ impl EtcdEngine {
     }
 }
 
-/// A transaction's answer, and what it has read.
+/// The answer to a transaction, and the rows that it has read.
 #[derive(Clone)]
 struct TxnAnswer {
     succeeded: bool,

@@ -17,9 +17,9 @@ const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 
 /// How many changes are kept by an etcd that never compacts, at least.
 const UNCOMPACTED: i64 = 100_000;
-/// How much of the default quota of 2 GB makes a warning.
+/// The part of the default quota of 2 GB that makes a warning.
 const LARGE: i64 = 1 << 30;
-/// How far this machine's clock may be off before it is worth a warning.
+/// The clock skew of this machine that makes a warning.
 const SKEW: Duration = Duration::from_secs(10);
 
 impl EtcdEngine {
@@ -45,37 +45,16 @@ impl EtcdEngine {
             let reached = status.header.as_ref().map_or(0, |header| header.revision);
             revision = reached.max(revision);
             revisions.push((number, reached));
-            warnings.extend(is_known_bad(&status.version).then(|| {
-                format!(
-                    "{} is etcd {}: 3.5.0 to 3.5.2 let members diverge after a crash, so that a name may be granted \
-                     twice; update to 3.5.3 or newer",
-                    member.host, status.version
-                )
-            }));
             let (size, used) = (status.db_size >> 20, status.db_size_in_use >> 20);
             let is_leader = if status.leader == 0 { ", no leader" } else { "" };
             let version = &status.version;
             fact(&member.host, format!("etcd {version}, {size} MiB, {used} in use{is_leader}"));
-            if status.is_learner {
-                warnings.push(format!("{} is a learner: name voting members", member.host));
-            }
-            if status.db_size > LARGE {
-                warnings.push(format!(
-                    "{} has {size} MiB: the quota is 2 GiB by default, and beyond it nothing is stored",
-                    member.host
-                ));
-            }
-            warnings.extend(status.errors.iter().map(|error| format!("{}: {error}", member.host)));
+            warnings.extend(warnings_of(&member.host, &status));
         }
         let Some(answering) = answering else {
             return Err(failure.unwrap_or_else(|| Error::Unreachable("there is no member".into())));
         };
-        let members: MemberListResponse = self
-            .client
-            .ask(answering, "/etcdserverpb.Cluster/MemberList", Empty {})
-            .unwrap_or_default();
-        if !members.members.is_empty() {
-            let voting = members.members.iter().filter(|member| !member.is_learner).count();
+        if let Some(voting) = self.voting_members(answering) {
             fact("members", voting.to_string());
             if voting < 3 {
                 warnings.push(format!(
@@ -103,8 +82,16 @@ impl EtcdEngine {
         Ok(found)
     }
 
-    /// Compares what the members have stored up to the newest revision that all of them have
-    /// reached, and names two that differ.
+    /// Returns how many members vote, if this one knows its cluster.
+    fn voting_members(&self, member: usize) -> Option<usize> {
+        let list: MemberListResponse =
+            self.client.ask(member, "/etcdserverpb.Cluster/MemberList", Empty {}).ok()?;
+        let voting = list.members.iter().filter(|member| !member.is_learner).count();
+        (!list.members.is_empty()).then_some(voting)
+    }
+
+    /// Compares the rows of the members at the newest revision that all of them have reached, and
+    /// names two that differ.
     fn difference(&self, revisions: &[(usize, i64)]) -> Option<String> {
         let revision = revisions.iter().map(|(_, revision)| *revision).min()?;
         let hash = |member: usize| -> Option<HashKvResponse> {
@@ -126,7 +113,7 @@ impl EtcdEngine {
         ))
     }
 
-    /// Checks whether a revision is gone, as a member says.
+    /// Checks whether a member says that it has compacted a revision.
     fn is_compacted(&self, member: usize, revision: i64) -> Result<bool> {
         let key = self.keys.floor();
         let at = RangeRequest { key, revision, count_only: true, ..RangeRequest::default() };
@@ -136,8 +123,8 @@ impl EtcdEngine {
         }
     }
 
-    /// Returns how far this clock and that of a member are apart, if it tells: etcd speaks HTTP at
-    /// the same port.
+    /// Returns how far this clock and that of a member are apart, if it shows its clock: etcd
+    /// speaks HTTP at the same port.
     fn clock_difference(&self, member: usize) -> Option<Duration> {
         let host = self.client.members()[member].host.clone();
         let asked = async move {
@@ -157,6 +144,29 @@ impl EtcdEngine {
         let ours = SystemTime::now();
         ours.duration_since(theirs).or_else(|_| theirs.duration_since(ours)).ok()
     }
+}
+
+/// Returns the warnings about one member.
+fn warnings_of(host: &str, status: &StatusResponse) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if is_known_bad(&status.version) {
+        warnings.push(format!(
+            "{host} is etcd {}: 3.5.0 to 3.5.2 let members diverge after a crash, so that a name may be granted \
+             twice; update to 3.5.3 or newer",
+            status.version
+        ));
+    }
+    if status.is_learner {
+        warnings.push(format!("{host} is a learner: name voting members"));
+    }
+    if status.db_size > LARGE {
+        warnings.push(format!(
+            "{host} has {} MiB: the quota is 2 GiB by default, and beyond it nothing is stored",
+            status.db_size >> 20
+        ));
+    }
+    warnings.extend(status.errors.iter().map(|error| format!("{host}: {error}")));
+    warnings
 }
 
 /// Checks whether members of this version may diverge.

@@ -6,7 +6,7 @@ use std::io;
 use crate::engine::Error;
 use crate::etcd::grpc::{Status, code};
 
-/// Why a request got no answer.
+/// The reason why a request got no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// It was not carried out. Another member may do.
@@ -35,7 +35,7 @@ impl Failure {
             code::INVALID_ARGUMENT if text.contains("user name is empty") => Failure::Refused(
                 format!("{host}: etcd asks for a user: write etcd://USER:PASSWORD@HOST"),
             ),
-            // Users were changed since the login, and the token knows only those of before.
+            // Users were changed since the login, and the token is of the time before.
             code::INVALID_ARGUMENT if text.contains("revision of auth store is old") => {
                 Failure::LoggedOut
             }
@@ -88,7 +88,7 @@ impl Failure {
         }
     }
 
-    /// Returns the error of a request that changes something.
+    /// Returns the error of a request that changes rows.
     pub(crate) fn of_write(self) -> Error {
         match self {
             Failure::Unknown(text) => Error::CommitUnknown(text),
@@ -111,8 +111,8 @@ fn logged_out() -> Error {
     )
 }
 
-/// Checks whether etcd says this before it proposes anything to the others. A timeout, a leader
-/// that changed and a member that stops are not among it.
+/// Checks whether etcd returns this before it proposes anything to the other members. Timeouts, a
+/// change of the leader and a member that stops are not among these.
 fn is_not_done(text: &str) -> bool {
     let texts = ["no leader", "not supported for learner", "too many learner"];
     texts.iter().any(|known| text.contains(known))
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn only_what_etcd_says_before_it_proposes_is_not_done() {
         assert!(matches!(failure(code::UNAVAILABLE, "no leader"), Failure::NotDone(_)));
-        // It says so when it stops while others may already agree.
+        // A member that stops returns it, while others may already agree.
         assert!(matches!(failure(code::UNAVAILABLE, "server stopped"), Failure::Unknown(_)));
         assert!(matches!(failure(code::UNAVAILABLE, "request timed out"), Failure::Unknown(_)));
     }

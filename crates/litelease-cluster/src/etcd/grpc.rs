@@ -1,7 +1,7 @@
 //! gRPC over one HTTP/2 connection: a request, and its answer or answers.
 //!
 //! The head and the message of a request are written in one piece. Clients that write them one
-//! after the other wake the server twice, which takes longer than all of what is done here.
+//! after the other wake the server twice, which takes longer than all the work here.
 
 use std::future::poll_fn;
 use std::marker::PhantomData;
@@ -29,7 +29,7 @@ pub(crate) struct Channel {
     authority: Authority,
 }
 
-/// Why there is no answer: what the server says, or what is wrong with the connection.
+/// The reason why there is no answer: the server's error, or the connection's.
 #[derive(Debug)]
 pub(crate) struct Status {
     pub(crate) code: u32,
@@ -160,7 +160,7 @@ impl Channel {
 
 /// Answers to one request.
 pub(crate) struct Answers<A> {
-    /// The server ends a stream whose client has nothing more to say, and this says so when it is
+    /// The server ends a stream whose client has closed its side, which this does when it is
     /// dropped.
     request: SendStream<Bytes>,
     body: RecvStream,
@@ -193,7 +193,7 @@ impl<A: Message + Default> Answers<A> {
     }
 }
 
-/// Takes the next message out of what was read, if all of it is there.
+/// Removes the next message from the bytes that were read, if all of it is there.
 fn taken(read: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     let Some((&[compressed, a, b, c, d], rest)) = read.split_first_chunk::<PREFIX>() else {
         return Ok(None);

@@ -150,7 +150,7 @@ impl Followed {
         if answer.compact_revision == 0 {
             return true;
         }
-        // etcd has forgotten what was in between.
+        // etcd has compacted the revisions in between.
         if let Some(follow) = names.by_name.get_mut(&name) {
             follow.next = answer.compact_revision;
             names.due.push(name.clone());
@@ -220,7 +220,7 @@ pub(crate) async fn listen_to_rows(
 ) {
     let (key, range_end) = keys.rows();
     let start = key.len();
-    // The caller knows what was answered before it listened. After that nothing is left out.
+    // The caller knows the answers from before it listened. From then on no change is left out.
     let mut next = if newest == 0 { 0 } else { newest + 1 };
     while !subscription.has_no_listeners() {
         let (key, range_end) = (key.clone(), range_end.clone());

@@ -1,4 +1,4 @@
-//! Keys and values: what a row looks like in etcd.
+//! Keys and values: the form of a row in etcd.
 
 use litelease_core::Epoch;
 use serde_json::{Map, Value, json};
@@ -72,7 +72,7 @@ impl Keys {
             let reason = "its token is no positive number".into();
             return Err(Error::InvalidLeaseRow { name: name.into(), reason });
         };
-        let row = StoredRow { token, tenure: None, at_ms: 0, attempt: 0, ended: 0 };
+        let row = StoredRow { token, tenure: None, since_ms: 0, at_ms: 0, attempt: 0, ended: 0 };
         Ok(LoadedRow { name: name.into(), version: 0, row: Some(row) })
     }
 
@@ -106,8 +106,8 @@ pub(crate) fn write_row(row: &StoredRow) -> Vec<u8> {
     let attempt = format!("{:x}", row.attempt);
     let mut value = match &row.tenure {
         Some(StoredTenure { owner, until_ms, ttl_ms }) => json!({
-            "token": row.token, "owner": owner, "until": until_ms, "at": row.at_ms,
-            "ttl": ttl_ms, "attempt": attempt
+            "token": row.token, "owner": owner, "since": row.since_ms, "until": until_ms,
+            "at": row.at_ms, "ttl": ttl_ms, "attempt": attempt
         }),
         None => json!({ "token": row.token, "at": row.at_ms, "attempt": attempt }),
     };
@@ -126,19 +126,21 @@ fn read_row(value: &[u8]) -> Result<StoredRow, String> {
         false => 0,
         true => attempt_id(&mut fields, "ended")?,
     };
-    let tenure = match fields.contains_key("owner") {
-        false => None,
-        true => Some(StoredTenure {
-            owner: text(&mut fields, "owner")?,
-            until_ms: integer(&mut fields, "until")?,
-            ttl_ms: integer(&mut fields, "ttl")?,
-        }),
+    let (tenure, since_ms) = match fields.contains_key("owner") {
+        false => (None, 0),
+        true => {
+            let owner = text(&mut fields, "owner")?;
+            let until_ms = integer(&mut fields, "until")?;
+            let ttl_ms = integer(&mut fields, "ttl")?;
+            let since_ms = integer(&mut fields, "since")?;
+            (Some(StoredTenure { owner, until_ms, ttl_ms }), since_ms)
+        }
     };
     no_more(&fields)?;
     if token < 1 {
         return Err("token is less than 1".into());
     }
-    Ok(StoredRow { token, tenure, at_ms, attempt, ended })
+    Ok(StoredRow { token, tenure, since_ms, at_ms, attempt, ended })
 }
 
 type Fields = Map<String, Value>;
@@ -185,9 +187,9 @@ mod tests {
     #[test]
     fn a_row_is_read_as_it_was_written() {
         let tenure = StoredTenure { owner: "a \"b\"\0🦀".into(), until_ms: -1, ttl_ms: i64::MAX };
-        for (tenure, ended) in [(None, 0), (Some(tenure), 7)] {
+        for (tenure, since_ms, ended) in [(None, 0, 0), (Some(tenure), -2, 7)] {
             let (token, at_ms, attempt) = (i64::MAX, i64::MIN, i64::MAX);
-            let row = StoredRow { token, tenure, at_ms, attempt, ended };
+            let row = StoredRow { token, tenure, since_ms, at_ms, attempt, ended };
             assert_eq!(read_row(&write_row(&row)), Ok(row));
         }
     }
@@ -211,6 +213,10 @@ mod tests {
             (
                 r#"{"token":1,"at":1,"attempt":"1","owner":null,"until":1,"ttl":1}"#,
                 "owner is no text",
+            ),
+            (
+                r#"{"token":1,"at":1,"attempt":"1","owner":"a","until":1,"ttl":1}"#,
+                "since is missing",
             ),
             (r#"{"token":1,"at":1,"attempt":"1","until":1}"#, "until is no field"),
             (r#"{"token":1,"at":1,"attempt":"1","color":1}"#, "color is no field"),

@@ -33,8 +33,8 @@ const MOST: Duration = Duration::from_secs(10);
 /// How many connections are kept.
 const MOST_IDLE: usize = 8;
 
-/// Asks whether a server takes writes, and whether transactions begin as ours must without being
-/// told to.
+/// Asks whether a server takes writes, and whether transactions have the settings that ours need by
+/// default.
 const KIND: &str = "SELECT pg_catalog.pg_is_in_recovery(),
 pg_catalog.current_setting('default_transaction_isolation') = 'read committed'
 AND pg_catalog.current_setting('default_transaction_read_only') = 'off'";
@@ -55,7 +55,7 @@ pg_catalog.pg_notify($1, name) FROM unnest($2::text[]) AS name";
 /// A parameter and its type.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// All connections to the servers of a URL, and who drives them.
+/// All connections to the servers of a URL, and their driver.
 pub(crate) struct Pool {
     pub(crate) shared: Arc<Shared>,
     driver: Driver,
@@ -67,7 +67,7 @@ pub(crate) struct Shared {
     pub(crate) notifications: Arc<NotificationCounts>,
     servers: Vec<(String, Config)>,
     tls: Option<Tls>,
-    /// The server that is asked first.
+    /// The server that is tried first.
     current: AtomicUsize,
     idle: Mutex<Vec<Session>>,
     /// Connections that were dropped, and are about to be closed.
@@ -92,7 +92,7 @@ pub(crate) struct Session {
     /// A single statement is a transaction as ours must be.
     has_our_defaults: bool,
     in_transaction: bool,
-    /// How much longer the next request may take, because of the bytes that it moves.
+    /// How much longer the next request may take, because of its size.
     allowance: Duration,
     /// The server has said that a commit did not wait for its standby.
     was_hasty: Arc<AtomicBool>,
@@ -171,7 +171,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         match self.driver.is_forked() {
-            // The connections are the parent's: a fork must not touch what they have open.
+            // The connections belong to the parent: a fork must not touch their sockets.
             true => std::mem::forget(Arc::clone(&self.shared)),
             false => locked(&self.shared.idle).clear(),
         }
@@ -210,7 +210,7 @@ impl Shared {
         if self.confirmed.load(Ordering::Acquire) < lost {
             let confirmed = Box::pin(self.query(&mut session, CONFIRM, &[])).await;
             confirmed.map_err(Failure::of_read)?;
-            // Not what was lost while this one waited.
+            // Connections that were lost during the wait are skipped.
             self.confirmed.fetch_max(lost, Ordering::AcqRel);
         }
         if !self.is_checked.load(Ordering::Relaxed) {
@@ -229,8 +229,7 @@ impl Shared {
         let idle = locked(&self.idle).pop();
         match idle {
             Some(session) if !session.client.is_closed() => Ok(session),
-            // In a box: what is rare must not make every request larger, which is moved a few
-            // times.
+            // In a box: a rare part must not make every request larger, which is moved a few times.
             _ => Box::pin(self.connect()).await,
         }
     }
@@ -408,7 +407,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends a transaction with `COMMIT` or `ROLLBACK`, and tells those who wait for `freed`.
+    /// Ends a transaction with `COMMIT` or `ROLLBACK`, and notifies the waiters of `freed`.
     pub(crate) async fn end(
         &self,
         session: &mut Session,
@@ -422,7 +421,7 @@ impl Shared {
 }
 
 impl Session {
-    /// Gives the next request the time that so many bytes take.
+    /// Gives the next request the time that this many bytes take.
     pub(crate) fn allow(&mut self, bytes: usize) {
         self.allowance = time_to_move(bytes);
     }
@@ -450,7 +449,7 @@ impl Session {
         self.telling(tell, self.client.query(&statement, &values)).await
     }
 
-    /// Waits for a statement, behind which those who wait are told.
+    /// Waits for a statement, behind which the notifications are sent.
     async fn telling<T>(&self, tell: &[Parameter<'_>], statement: impl Future<Output = T>) -> T {
         if tell.is_empty() {
             return statement.await;
@@ -458,7 +457,7 @@ impl Session {
         let (mut statement, mut told) =
             (pin!(statement), pin!(self.client.query_typed(NOTIFY, tell)));
         let mut is_sent = false;
-        // The first look at each sends it.
+        // The first poll of each sends it.
         poll_fn(|context| {
             let done = statement.as_mut().poll(context);
             if !is_sent {
@@ -493,7 +492,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// Moves a connection's bytes, and listens to what the server says by itself.
+/// Drives a connection, and reads the notifications of the server.
 async fn drive<S, T>(
     mut connection: Connection<S, T>,
     was_hasty: Arc<AtomicBool>,

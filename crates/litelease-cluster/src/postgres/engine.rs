@@ -224,7 +224,7 @@ impl Engine for PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run(async {
             let mut session = shared.any_session().await.map_err(Failure::of_read)?;
-            // What another user's session does is shown only to users with the right to see it.
+            // Only users with the right to see it can see the activity of another user's session.
             let sql = "SELECT current_setting('server_version'),
                 current_setting('synchronous_standby_names'), current_setting('fsync'),
                 (SELECT format('process %s of %s, for %s s', a.pid, a.usename,
@@ -273,7 +273,7 @@ impl Engine for PostgresEngine {
             let checked = shared.session().await?;
             match functions::ensure(&checked.client, &checked.host, &shared.schema).await {
                 Ok(()) => shared.keep(checked),
-                // Leases need no functions. Those of the owner stay.
+                // Leases need no functions. Functions of the schema's owner stay.
                 Err(Failure::Refused(_)) => {}
                 Err(failure) => return Err(failure.of_write()),
             }
@@ -345,6 +345,7 @@ impl Shared {
                         (&floor_version, Type::INT8),
                         (&incarnation, Type::INT8),
                         (&row.ended, Type::INT8),
+                        (&row.since_ms, Type::INT8),
                     ],
                 )
                 .await?
@@ -371,6 +372,7 @@ impl Shared {
                         (&change.lasts_ms, Type::INT8),
                         (&incarnation, Type::INT8),
                         (&row.ended, Type::INT8),
+                        (&row.since_ms, Type::INT8),
                     ],
                     freed,
                 )
@@ -466,7 +468,8 @@ impl Shared {
         rows: &[StoredRow],
     ) -> Result<Vec<Stored>, Failure> {
         let names: Vec<&str> = seen.rows.iter().map(|row| row.name.as_str()).collect();
-        let nobody = StoredRow { token: 0, tenure: None, at_ms: 0, attempt: 0, ended: 0 };
+        let nobody =
+            StoredRow { token: 0, tenure: None, since_ms: 0, at_ms: 0, attempt: 0, ended: 0 };
         let before = seen.rows.iter().map(|seen| seen.row.as_ref().unwrap_or(&nobody));
         let (new, before) = (Columns::from_rows(rows.iter()), Columns::from_rows(before));
         let (sql, at) = (&self.statements.update_each, (seen.floor.version, seen.incarnation));
@@ -509,6 +512,7 @@ impl Shared {
             (&floor_version as _, Type::INT8),
             (&incarnation as _, Type::INT8),
             (&new.ended as _, Type::INT8_ARRAY),
+            (&new.sinces as _, Type::INT8_ARRAY),
         ];
         let rows = self.query(session, sql, &parameters).await?;
         Ok(rows.iter().map(|row| (row.get(1), (row.get(0), row.get(2)))).collect())
@@ -543,7 +547,7 @@ impl Shared {
     }
 }
 
-/// Returns the names that a change frees, for those who wait.
+/// Returns the names that a change frees, for their waiters.
 fn freed<'c>(seen: &Loaded, change: &'c Change) -> Vec<&'c str> {
     let is_freed = |(name, row): &&(String, StoredRow)| {
         let before = seen.row(name).and_then(|seen| seen.row.as_ref());
@@ -561,6 +565,7 @@ struct Columns<'r> {
     ats: Vec<i64>,
     attempts: Vec<i64>,
     ended: Vec<i64>,
+    sinces: Vec<i64>,
 }
 
 impl<'r> Columns<'r> {
@@ -571,7 +576,8 @@ impl<'r> Columns<'r> {
             untils: rows.clone().map(|row| columns(row).1).collect(),
             ats: rows.clone().map(|row| row.at_ms).collect(),
             attempts: rows.clone().map(|row| row.attempt).collect(),
-            ended: rows.map(|row| row.ended).collect(),
+            ended: rows.clone().map(|row| row.ended).collect(),
+            sinces: rows.map(|row| row.since_ms).collect(),
         }
     }
 }
@@ -597,13 +603,14 @@ fn loaded(shared: &Shared, rows: &[Row]) -> Result<Loaded> {
         let (token, at_ms): (Option<i64>, Option<i64>) = (row.get(7), row.get(10));
         let (token, at_ms) = (token?, at_ms?);
         let tenure = match (row.get::<_, Option<String>>(8), row.get::<_, Option<i64>>(9)) {
-            // The ttl is not stored: the server's clock tells how much of it is left.
+            // The ttl is not stored: the server's clock shows how much of it is left.
             (Some(owner), Some(until_ms)) => {
                 Some(StoredTenure { owner, until_ms, ttl_ms: until_ms.saturating_sub(at_ms) })
             }
             _ => None,
         };
-        let row_of = StoredRow { token, tenure, at_ms, attempt: row.get(11), ended: row.get(13) };
+        let (attempt, ended, since_ms) = (row.get(11), row.get(13), row.get(14));
+        let row_of = StoredRow { token, tenure, since_ms, at_ms, attempt, ended };
         Some(LoadedRow { name: name?, version: row.get(6), row: Some(row_of) })
     });
     let (incarnation, server_ms) = (first.get(12), Some(first.get(4)));

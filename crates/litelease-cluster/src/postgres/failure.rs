@@ -5,7 +5,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::engine::Error;
 
-/// Why a request got no answer.
+/// The reason why a request got no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Nothing was stored. Another server, or another try, may do.
@@ -91,7 +91,7 @@ impl Failure {
         self.not_sent().of_write()
     }
 
-    /// Returns the error of a request that changes something.
+    /// Returns the error of a request that changes rows.
     pub(crate) fn of_write(self) -> Error {
         match self {
             Failure::NotDone(text) => Error::Unreachable(text),

@@ -10,10 +10,10 @@ use crate::postgres::failure::Failure;
 use crate::postgres::schema::BOOTSTRAP;
 use crate::postgres::statements::CLOCK;
 
-/// They make everything that is missing, and replace what is there.
+/// Statements that make every missing function, and replace the existing ones.
 const FILES: [&str; 2] = [include_str!("sql/verbs.sql"), include_str!("sql/guards.sql")];
 
-/// The functions are of one version, which the comment on one of them tells.
+/// The functions are of one version, which is in the comment on one of them.
 const VERSION: &str =
     "SELECT pg_catalog.obj_description(pg_catalog.to_regprocedure($1), 'pg_proc')";
 

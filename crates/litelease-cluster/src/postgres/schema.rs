@@ -105,7 +105,7 @@ const SERVICE: &[&str] = &[
 /// The number of the lock that is held while tables and functions are made.
 pub(crate) const BOOTSTRAP: i64 = 7_234_017_283_807_667_301;
 
-/// Why the tables cannot be used.
+/// The reason why the tables cannot be used.
 pub(crate) enum Problem {
     Failure(Failure),
     Error(Error),

@@ -3,7 +3,7 @@
 //!
 //! The version of a row is its `xmin`: the transaction that wrote it.
 
-/// The clock, in milliseconds. Not `now()`, which stands still in a transaction.
+/// The clock, in milliseconds. Not `now()`, which does not advance in a transaction.
 pub(crate) const CLOCK: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// The settings of every transaction of ours, whatever the defaults of the role are: a grant is
@@ -12,13 +12,13 @@ pub(crate) const CLOCK: &str = "floor(extract(epoch FROM clock_timestamp()) * 10
 pub(crate) const SETTINGS: &str = "pg_catalog.set_config('synchronous_commit', 'on', true),
 pg_catalog.set_config('lock_timeout', '500', true)";
 
-/// The incarnation of the server. It is asked for by every load and compared by every store,
-/// because a pooler may go on with another server over the same connection of ours.
+/// The incarnation of the server. Every load reads it and every store compares it, because a pooler
+/// may go on with another server over the same connection of ours.
 const INCARNATION: &str = "(SELECT {s}.incarnation())";
 
 const LOADED: &str = "SELECT m.format, m.floor, m.boot, m.xmin::text::bigint, {clock},
 r.name, r.xmin::text::bigint, r.token, r.owner, r.lease_expires_at_ms, r.updated_at_ms, r.attempt,
-{incarnation}, r.ended FROM {s}.meta m LEFT JOIN {s}.resources r ON ";
+{incarnation}, r.ended, r.created_at_ms FROM {s}.meta m LEFT JOIN {s}.resources r ON ";
 
 /// The statements for one schema.
 pub(crate) struct Statements {
@@ -38,6 +38,7 @@ pub(crate) struct Statements {
 /// With how long the lease must last ($14), its times are those of the server's clock, if that is
 /// later than the clock that was guessed. Without, `greatest` passes over what is NULL.
 const UPDATE: &str = "UPDATE {s}.resources r SET token = $2, owner = $3, attempt = $6, ended = $16,
+created_at_ms = $17,
 lease_expires_at_ms = greatest($4, clock.ms + $14),
 updated_at_ms = greatest($5, CASE WHEN $14 IS NOT NULL THEN clock.ms END)
 FROM (SELECT {clock} AS ms, {settings} OFFSET 0) AS clock
@@ -54,15 +55,17 @@ const INSERT: &str =
   WHERE m.xmin::text::bigint = $7 AND {incarnation} = $8 FOR SHARE OF m)
 INSERT INTO {s}.resources
 (name, token, owner, lease_expires_at_ms, created_at_ms, updated_at_ms, attempt, ended)
-SELECT $1, $2, $3, $4, $5, $5, $6, $9 FROM locked
+SELECT $1, $2, $3, $4, $10, $5, $6, $9 FROM locked
 ON CONFLICT DO NOTHING RETURNING xmin::text::bigint";
 
 const UPDATE_MANY: &str = "UPDATE {s}.resources r SET token = c.token, owner = c.owner,
-lease_expires_at_ms = c.until, updated_at_ms = c.at, attempt = c.attempt, ended = c.ended
+lease_expires_at_ms = c.until, updated_at_ms = c.at, attempt = c.attempt, ended = c.ended,
+created_at_ms = c.since
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
   $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[],
-  $15::bigint[])
-AS c(name, token, owner, until, at, attempt, token_0, owner_0, until_0, at_0, attempt_0, ended)
+  $15::bigint[], $16::bigint[])
+AS c(name, token, owner, until, at, attempt, token_0, owner_0, until_0, at_0, attempt_0, ended,
+  since)
 CROSS JOIN (SELECT {clock} AS ms, {settings} OFFSET 0) AS clock
 WHERE r.name = c.name AND r.token = c.token_0 AND r.owner IS NOT DISTINCT FROM c.owner_0
 AND r.lease_expires_at_ms IS NOT DISTINCT FROM c.until_0 AND r.updated_at_ms = c.at_0
@@ -76,8 +79,8 @@ const AS_DECIDED: &str = "lease_expires_at_ms = c.until, updated_at_ms = c.at";
 const AS_OF_NOW: &str = "lease_expires_at_ms = greatest(c.until, clock.ms + c.until - c.at),
 updated_at_ms = greatest(c.at, clock.ms)";
 
-/// Waits for no lock, and takes none that a guard's `FOR KEY SHARE` is in the way of. What is not
-/// locked here is not updated.
+/// Waits for no lock, and takes none that blocks a guard's `FOR KEY SHARE`. Rows that are not
+/// locked here are not updated.
 const LOCKED: &str = "WITH locked AS MATERIALIZED (SELECT name FROM {s}.resources
   WHERE name = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED)
 ";
@@ -110,7 +113,7 @@ put AS (INSERT INTO {s}.service (key, value)
 gone AS (DELETE FROM {s}.service s USING newest WHERE s.key = ANY ($5))
 SELECT FROM newest";
 
-/// A page of rows: at most so many, and so many bytes. The first row is always among them.
+/// A page of rows: at most this many, and this many bytes. It has at least the first row.
 const LOAD_ROWS: &str = "SELECT key, value FROM (
   SELECT key, value, sum(octet_length(value)) OVER (ORDER BY key) - octet_length(value) AS bytes
   FROM (SELECT key, value FROM {s}.service

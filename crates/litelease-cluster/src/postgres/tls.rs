@@ -36,7 +36,7 @@ impl Tls {
         let builder = builder.with_safe_default_protocol_versions().map_err(broken)?;
         let checks = match url.sslmode.as_str() {
             "verify-full" | "verify-ca" => true,
-            // As libpq has it: these encrypt, and check only if they are told whom to trust.
+            // As in libpq: these modes encrypt, and verify only if authorities are given.
             _ => url.sslrootcert.is_some(),
         };
         let (mut chain, mut trusted) = (None, Vec::new());
@@ -78,8 +78,8 @@ fn unreadable(url: &PostgresUrl, error: &dyn std::fmt::Display) -> Error {
     Error::InvalidUrl(format!("sslrootcert {file} cannot be read: {error}"))
 }
 
-/// Verifies the signature of a certificate, if there are authorities to trust, and its name, if
-/// that is asked for.
+/// Verifies the signature of a certificate, if there are authorities to trust, and its name, if the
+/// mode demands that.
 #[derive(Debug)]
 struct Verifier {
     provider: Arc<CryptoProvider>,

@@ -341,7 +341,7 @@ fn cycle(
                 report(&lease.token.to_string())?;
                 match db.release(&lease)? {
                     ReleaseResult::Released { .. } => {}
-                    // Somebody may have been stopped for longer than the ttl.
+                    // A process may have been stopped for longer than the ttl.
                     ReleaseResult::Rejected { reason, .. } => eprintln!("not released: {reason}"),
                 }
             }
@@ -601,8 +601,8 @@ fn write(
             db.checkpoint((name, lease.token), lease.token)?,
             CheckpointResult::Stale { .. }
         );
-        // Else it would nearly always be stopped with a lock in its hands, where nobody can take
-        // over.
+        // Otherwise it would nearly always be stopped with the lock, and no other process could
+        // take over.
         sleep(Duration::from_millis(2));
     }
     // It was stopped between two of them, maybe: then the others have still to be tried.

@@ -79,8 +79,8 @@ fn verbs_on_postgresql_work_on_every_kind_of_thread() {
     }
 }
 
-/// Nobody has driven the connection since, so nobody knows yet that it is closed. The engine does
-/// not try again: had the write been sent there, its answer would be lost.
+/// The connection was not driven since, so this side does not know that it is closed. The engine
+/// does not try again: had the write been sent there, its answer would be lost.
 #[test]
 fn a_write_after_a_restart_of_etcd_is_not_sent_over_the_old_connection() {
     if !etcd::is_installed() {
@@ -164,7 +164,7 @@ fn a_caller_with_little_time_finds_out_for_others_that_a_member_of_etcd_does_not
     assert_eq!(cluster.engine().load(&["x"]).unwrap().rows.len(), 1);
 }
 
-/// Nobody asks this member anything else, and it does not close the connection.
+/// No other request goes to this member, and it does not close the connection.
 #[test]
 fn a_watch_leaves_a_member_of_etcd_that_has_fallen_silent() {
     if !etcd::is_installed() {

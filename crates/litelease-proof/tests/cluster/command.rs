@@ -203,7 +203,7 @@ fn a_bad_url_is_a_usage_error_that_names_the_part_and_never_the_password() {
         let (code, _, errors) = ask(&desk, url, &["status"]);
         assert!(code == 64 && errors.contains(named), "{url}: {code} {errors}");
     }
-    // A URL on the command line is seen by everybody.
+    // Every user can see a URL on the command line.
     let (code, _, errors) =
         outcome(&desk.run(&["status", "--json", "--db", "postgres://u:geheim@127.0.0.1:1/d"]));
     assert!(code == 64 && errors.contains("other users can see arguments"), "{errors}");
@@ -428,7 +428,7 @@ fn a_command_is_ended_in_time_when_its_engine_is_gone_and_nobody_has_it_twice() 
     assert!(code == 75 && errors.contains("lost the lease on x"), "{code}: {errors}");
     etcd.signal(0, SIGCONT);
     assert_eq!(waits.end().0, 0, "it waits through an outage, and finds the lock free");
-    // One that begins while nobody answers is told so.
+    // A command that begins while no member answers reports that.
     drop(etcd);
     let (code, _, errors) = ask(&desk, &url, &["run", "x", "--", "true"]);
     assert!(code == 69 && errors.contains("no answer in time"), "{code}: {errors}");

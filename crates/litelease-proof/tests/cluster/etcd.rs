@@ -367,7 +367,8 @@ fn more_rows_than_fit_into_a_transaction_are_listed_fenced_and_purged() {
     let gone: Vec<_> = names.iter().map(|name| (name.clone().into(), None)).collect();
     assert!(matches!(engine.commit_rows("007", floor + 1, &gone), Ok(Stored::Done { .. })));
     assert_eq!(engine.load_rows(b"").unwrap(), []);
-    // etcd refuses the last part. Nobody may hear that nothing is stored: the first ones are.
+    // etcd refuses the last part. The answer must not be that nothing is stored: the first parts
+    // are.
     let mut rows = rows;
     rows[299].1 = Some(vec![7; 3_000_000]);
     let refused = engine.commit_rows("007", floor + 1, &rows);

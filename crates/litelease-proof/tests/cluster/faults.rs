@@ -1,4 +1,4 @@
-//! Workers on engines that fail, each worker a process: nobody shares a lease, no token comes twice
+//! Workers on engines that fail, each worker a process: no two share a lease, no token comes twice
 //! or out of order, and no gate lets a stale write pass. Workers with planted bugs must be found
 //! out.
 
@@ -63,9 +63,9 @@ enum Fault {
     MemberStopped(usize),
     /// It reaches its clients, and no other member.
     NoPeers(usize),
-    /// It hears nobody.
+    /// It receives no messages.
     Deaf(usize),
-    /// Nobody hears it, so that its answers are lost.
+    /// Its messages do not arrive, so that its answers are lost.
     Mute(usize),
     MemberCutOff(usize),
     ClientCutOff(usize),
@@ -113,7 +113,7 @@ impl Trouble {
         let member = self.member();
         let client = self.dice.below(CLIENTS as u64) as usize;
         let worker = self.dice.below(self.crew.len() as u64) as usize;
-        // Without machines of their own, nobody can be cut off.
+        // Without network namespaces, no member can be cut off.
         let kinds = if self.network.is_some() { 9 } else { 4 };
         match self.dice.below(kinds) {
             0 => Fault::MemberKilled(member),

@@ -186,7 +186,7 @@ fn holds_survive_a_crash_of_the_server_and_a_lock_is_in_the_way_of_one_row_only(
     wait_for_renewals(&held, ttl);
 
     thread::scope(|scope| {
-        // An open transaction of somebody else's.
+        // An open transaction of another program.
         let lock = "DO $$ BEGIN PERFORM FROM litelease.resources WHERE name = '7' FOR UPDATE;
             PERFORM pg_sleep(2); END $$";
         scope.spawn(|| server.sql(lock));

@@ -28,17 +28,17 @@ const LONG: Duration = Duration::from_secs(60);
 enum Fault {
     /// It is known not to have been carried out.
     Lost,
-    /// It was not carried out, and nobody knows.
+    /// It was not carried out, and the outcome is unknown.
     Unknown,
-    /// It was carried out, and nobody knows.
+    /// It was carried out, and the outcome is unknown.
     StoredUnknown,
     /// It is carried out this many milliseconds later.
     Late(i64),
     /// It is carried out, and answered this many milliseconds later.
     AnsweredLate(i64),
-    /// It is carried out this many milliseconds later, and nobody knows.
+    /// It is carried out this many milliseconds later, and the outcome is unknown.
     LateUnknown(i64),
-    /// Before it is carried out, somebody breaks the lease that the rival is after.
+    /// Before it is carried out, an operator breaks the lease that the rival wants.
     Broken,
 }
 
@@ -85,7 +85,7 @@ struct World {
     now_ms: AtomicI64,
     attempts: AtomicI64,
     has_clock: bool,
-    /// Who has been broken is told a little later, so that nobody may look for two believers.
+    /// A holder learns of a break a little later, so the test must not look for two believers.
     is_patient: bool,
     rival: Mutex<Option<Cluster>>,
     granted: Mutex<Option<i64>>,
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// Lets the rival try, and checks that nobody else believes in what it was granted.
+    /// Lets the rival try, and checks that no other client believes in its grant.
     fn check_rival(&self) {
         let Some(rival) = self.rival.lock().unwrap().clone() else { return };
         let mut granted = self.granted.lock().unwrap();
@@ -318,7 +318,7 @@ fn hold_through(plan: Plan, bug: Option<Bug>) -> Option<String> {
         let is_meant = name == "y" || plan.fault != Fault::Broken;
         kept.hold.loss().filter(|_| is_meant).map(|loss| format!("{name} is lost: {loss}"))
     };
-    // What is short costs nobody its lease, and a break only who it is about.
+    // A short failure costs no holder its lease, and a break costs only the holder that is broken.
     let costs_nothing = is_short && plan.calls == 1 && !plan.then_silence;
     let lost = || kept.iter().find_map(|kept| lost(&kept)).filter(|_| costs_nothing);
     broken.or_else(lost)

@@ -226,7 +226,7 @@ fn a_claim_whose_row_was_deleted_in_a_full_etcd_does_not_have_its_token_again() 
     assert!(matches!(claimed, Err(Error::CommitUnknown(_))), "{claimed:?}");
 
     // The engine itself knows that the row has been there since.
-    let row = StoredRow { token: 1, tenure: None, at_ms: 1, attempt: 1, ended: 0 };
+    let row = StoredRow { token: 1, tenure: None, since_ms: 1, at_ms: 1, attempt: 1, ended: 0 };
     let change = Change { rows: vec![("x".into(), row)], ..Change::default() };
     assert_eq!(engine.store(&absent, &change), Ok(Stored::Conflict));
     assert_eq!(pair.other.claim("x", "b", TTL).unwrap().acquired().unwrap().token, 2);

@@ -96,7 +96,7 @@ fn is_repeated_after_a_crash(url: &str) {
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((code, said["floor"].as_i64()), (0, Some(5 << 32)));
     assert_eq!(floor(&cluster), 5 << 32);
-    // Whoever still uses the file is told where it went.
+    // A program that still uses the file learns where its leases went.
     for words in [&["claim", "x"][..], &["run", "x", "--", "true"], &["claim", "x", "--json"]] {
         let (code, _, errors) = outcome(&desk.run(words));
         assert_eq!(code, 69, "{words:?}: {errors}");

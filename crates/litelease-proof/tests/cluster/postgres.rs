@@ -67,8 +67,8 @@ fn a_failover_that_loses_grants_brings_no_token_back_and_leases_get_their_ttl_ag
     assert!(matches!(client.renew(&late, ttl).unwrap(), RenewResult::Rejected { .. }));
 }
 
-/// A commit that is visible here and not at the synchronous standby is no grant, also if somebody
-/// ends the waiting.
+/// A commit that is visible here and not at the synchronous standby is no grant, even if an
+/// operator ends the wait.
 #[test]
 fn a_grant_that_did_not_reach_its_synchronous_standby_is_not_answered() {
     if !is_installed() {
@@ -169,7 +169,7 @@ fn a_first_grant_that_was_decided_before_a_purge_is_not_stored() {
     assert!(cluster.release(&lease).is_ok());
     thread::sleep(Duration::from_millis(5));
     assert_eq!(cluster.purge(i64::MAX).unwrap(), 1);
-    let row = StoredRow { token: 1, tenure: None, at_ms: 1, attempt: 1, ended: 0 };
+    let row = StoredRow { token: 1, tenure: None, since_ms: 1, at_ms: 1, attempt: 1, ended: 0 };
     let change = Change { rows: vec![("x".into(), row)], ..Change::default() };
     assert_eq!(engine.store(&seen, &change), Ok(Stored::Conflict));
 
@@ -216,7 +216,7 @@ fn a_renewal_that_arrives_after_the_expiry_is_not_stored() {
     assert_eq!(engine.store(&seen, &renewal), Ok(Stored::Conflict));
     let late = cluster.renew(&lease, ttl).unwrap();
     assert!(matches!(late, RenewResult::Rejected { reason: Reason::Expired, .. }), "{late:?}");
-    // Nobody has changed it: without the clock it would be stored.
+    // No client has changed it: without the clock it would be stored.
     let anyway = Change { while_live: false, ..renewal };
     assert!(matches!(engine.store(&seen, &anyway), Ok(Stored::Done { .. })));
 }
@@ -515,8 +515,8 @@ fn other_schemas_and_search_paths_do_not_matter_and_many_rows_are_changed_at_onc
     let same = engine.commit_rows_of(boot, "007", floor + 1, &gone);
     assert!(matches!(same, Ok(Stored::Done { .. })), "{same:?}");
 
-    // A commit is one statement. A client that is stopped between two would keep everybody else
-    // from a grant.
+    // A commit is one statement. A client that is stopped between two would keep all others from a
+    // grant.
     let proxy = Proxy::start(server.address().parse().unwrap());
     let url = server.url("select").replace(&server.address(), &proxy.address().to_string());
     let lossy = open(&url);

@@ -71,7 +71,8 @@ BEGIN
     GET STACKED DIAGNOSTICS kind = PG_EXCEPTION_DETAIL;
     answer := kind;
   END;
-  RETURN coalesce(answer, 'no') || coalesce((SELECT format(' %s %s %s', r.token, r.owner, r.lease_expires_at_ms)
+  RETURN coalesce(answer, 'no') || coalesce((SELECT format(' %s %s %s since %s', r.token, r.owner, r.lease_expires_at_ms,
+      r.created_at_ms)
     FROM small.resources r), ' none') || ' floor ' || (SELECT m.floor FROM small.meta m);
 END $$";
 
@@ -143,7 +144,8 @@ fn the_functions_decide_as_the_rule_does_on_every_small_state() {
     }
     let mut session = server.session("postgres");
     session.sql(TRY);
-    // A pipe holds some thousand bytes, and nobody reads the answers while the calls are written.
+    // A pipe holds some thousand bytes, and no process reads the answers while the calls are
+    // written.
     let some = |calls: &[String]| session.sql(&format!("BEGIN;\n{};\nROLLBACK", calls.join(";\n")));
     let answers: String = calls.chunks(100).map(some).collect::<Vec<_>>().join("\n");
     let answers: Vec<&str> = answers.lines().collect();
@@ -225,10 +227,15 @@ impl Case {
         };
         let needed = write.as_ref().and_then(|(token, _)| epoch.needed(*token, context).unwrap());
         let floor = needed.unwrap_or(epoch).floor;
+        let begins = |(token, tenure): &Kept| {
+            let (owner, until) = tenure.as_ref().map(|(owner, until)| (&**owner, *until)).unzip();
+            State::stored(*token, owner, until).is_some_and(|state| self.row().begins_grant(state))
+        };
+        let since = if write.as_ref().is_some_and(begins) { 100 } else { 1 };
         let row = match write.or(before) {
             None => "none".into(),
-            Some((token, None)) => format!("{token}  "),
-            Some((token, Some((owner, until)))) => format!("{token} {owner} {until}"),
+            Some((token, None)) => format!("{token}   since {since}"),
+            Some((token, Some((owner, until)))) => format!("{token} {owner} {until} since {since}"),
         };
         format!("{answer} {row} floor {floor}")
     }

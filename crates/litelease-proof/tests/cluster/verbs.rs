@@ -364,7 +364,7 @@ fn each_verb_makes_as_few_requests_as_it_can() {
 }
 
 /// A handle renews a row that it wrote last without loading it, so it guesses the engine's clock.
-/// Somebody had set that clock forward, and the renewal was stored as much too short.
+/// That clock had been set forward, and the renewal was stored as much too short.
 #[test]
 fn a_renewal_lasts_its_whole_ttl_by_the_engines_clock_also_when_that_was_set() {
     for set_ms in [-300, 0, 1, 700] {

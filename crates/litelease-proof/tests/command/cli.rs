@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use litelease::rusqlite::Connection;
-use litelease::{Identity, Litelease};
+use litelease::{Identity, Litelease, RenewResult};
 use litelease_proof::command::{Desk, outcome};
 use litelease_proof::rig::{LONG, acquired, eventually, litelease, report};
 use serde_json::{Value, json};
@@ -507,15 +507,24 @@ fn the_status_tells_user_command_and_since_when() {
     let desk = Desk::new();
     let run = desk.start(&["x"], "echo $$ > child; exec sleep 1000");
     desk.pid("child");
-    acquired(desk.db().claim("y", "worker-b", LONG));
+    let before = litelease::now_ms();
+    let lease = desk.db().claim("y", "worker-b", LONG).unwrap().acquired().unwrap();
+    let after = litelease::now_ms();
+    assert!(matches!(desk.db().renew(&lease, LONG), Ok(RenewResult::Renewed(_))));
     let (_, all) = json(&desk, &["status"]);
     let (x, y) = (&all[0], &all[1]);
     let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
     assert_eq!(x["user"], user.trim());
     assert_eq!((&x["command"][1], &x["command"][2]), (&json!("run"), &json!("x")));
     assert!(x["since_ms"].as_i64().unwrap() > 0);
+    // An owner text that says nothing about it.
+    assert!((before..=after).contains(&y["since_ms"].as_i64().unwrap()), "{y}");
+    let (_, who_y, _) = outcome(&desk.run(&["who", "y"]));
+    assert!(who_y.starts_with("y: token 1, owner worker-b, for ") && who_y.contains(" now; lasts"));
     assert_eq!((&y["user"], &y["command"]), (&Value::Null, &Value::Null), "nobody knows");
     let (_, table, _) = outcome(&desk.run(&["status"]));
+    let of_y: Vec<&str> = table.lines().nth(2).unwrap().split_whitespace().collect();
+    assert!(of_y[..3] == ["y", "worker-b", "1"] && of_y[3] != "-", "HELD: {table}");
     let line = table.lines().nth(1).unwrap();
     assert!(line.contains(user.trim()) && line.contains("litelease run x -- sh -c"), "{table}");
     let (_, who, _) = outcome(&desk.run(&["who", "x"]));
@@ -785,7 +794,7 @@ fn a_grace_beyond_all_time_is_a_usage_error() {
     assert_eq!(code, 64, "{error}");
 }
 
-/// SQLite goes on with a file that was deleted, and whoever waits in it waits for ever.
+/// SQLite goes on with a file that was deleted, and a process that waits in it waits for ever.
 #[test]
 fn whoever_waits_in_a_file_that_was_replaced_is_told() {
     for command in ["wait", "watch"] {

@@ -210,7 +210,7 @@ fn cannot_print(line: &str, end: End, sink: Sink) {
     }
     is_left_as_it_should(&db, line, &case);
 
-    // Nor where nobody can be told of that, either.
+    // Nor if that cannot be reported, either.
     let (desk, db) = self::desk();
     let mut command = desk.command(&words);
     sink.attach(command.stdin(Stdio::null()), 1);
@@ -221,8 +221,8 @@ fn cannot_print(line: &str, end: End, sink: Sink) {
     is_left_as_it_should(&db, line, &case);
 }
 
-/// A grant that nobody was told of is released, unless asking again tells it; what was there before
-/// is as the verb left it.
+/// A grant that was not printed is released, unless repeating the command prints it; earlier grants
+/// are as the verb left them.
 fn is_left_as_it_should(db: &Litelease, line: &str, case: &str) {
     // Who asks again is told the same token, so that `ensure` keeps the lease.
     let kept = if line.starts_with("lease ensure new") { Some(1) } else { None };
@@ -279,7 +279,7 @@ fn subcommands(desk: &Desk, command: &str) -> Vec<String> {
     names.map(|name| format!("{command} {name}").trim().to_owned()).collect()
 }
 
-/// Somebody else may have been granted the name in the meantime: exactly the own grant is released.
+/// Another owner may have been granted the name in the meantime: exactly the own grant is released.
 #[test]
 fn only_the_grant_that_could_not_be_told_is_released() {
     let desk = Desk::new();
@@ -325,7 +325,7 @@ fn a_command_under_run_still_ends_by_a_broken_pipe() {
 fn a_service_whose_log_is_full_serves_all_the_same() {
     for sink in SINKS {
         let desk = Desk::new();
-        // Nobody can read which port it took, so it is told one that was free a moment ago.
+        // The test cannot read which port it took, so it passes one that was free a moment ago.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

@@ -285,7 +285,7 @@ fn when_the_wrapper_is_killed_its_group_dies_and_only_what_left_the_group_lives_
     is_gone(pids[1]);
     assert!(is_running(pids[2]), "what left the group is beyond us; the fence is for that");
     kill(pids[2], SIGKILL);
-    // Nobody has released it; a waiter gets it because nobody of the group is left.
+    // It was not released; a waiter gets it because no process of the group is left.
     let db = desk.db();
     let expiry = db.at(0).inspect("x").unwrap().unwrap().expires_at_ms;
     let next = db.claim_wait("x", "b", LONG, Duration::from_secs(60)).unwrap();
@@ -352,8 +352,8 @@ fn a_successor_may_start_while_what_was_broken_still_has_its_grace() {
     assert_eq!(run.end().0, 75);
 }
 
-/// Runs a command that says when it is alive, spoils its renewals, and checks that it was dead
-/// before anybody else could have been granted the name.
+/// Runs a command that reports that it is alive, spoils its renewals, and checks that it was dead
+/// before another owner could have been granted the name.
 fn ends_in_time(desk: &Desk, words: &[&str], spoil: impl FnOnce()) -> String {
     // Deaf, so that only SIGKILL ends it; each line is a time at which it still worked.
     let script =
@@ -481,7 +481,7 @@ impl Drop for Unmount<'_> {
 fn a_file_or_folder_that_may_not_be_written_is_named() {
     let desk = Desk::new();
     drop(desk.db());
-    // Root may write everything, so this needs somebody else.
+    // Root may write everything, so this needs another user.
     let nobody = |words: &[&str]| {
         let mut command = Command::new("setpriv");
         command
@@ -510,7 +510,7 @@ fn faketime(desk: &Desk, shift: &str, words: &[&str]) -> Option<Command> {
     command.args(["-f", shift]).arg(litelease()).args(words);
     desk.environment(&mut command);
     command.current_dir(desk.folder.path());
-    // Only the wall clock: nobody sets the other ones.
+    // Only the wall clock is set.
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
     let is_there = Command::new("faketime").arg("--version").output().is_ok();
     if !is_there {
@@ -586,7 +586,7 @@ fn two_hundred_runs_at_once_are_all_served_and_never_two_at_a_time() {
     let desk = Desk::new();
     drop(desk.db());
     let begin = Instant::now();
-    // mkdir fails if somebody else is inside.
+    // mkdir fails if another command is inside.
     let script =
         "mkdir inside || echo overlap >> overlap; echo $LITELEASE_TOKEN >> tokens; rmdir inside";
     for _ in 0..5 {
@@ -628,8 +628,8 @@ fn a_hundred_jobs_that_start_at_once_under_different_names_all_run() {
     }
 }
 
-/// A process of somebody else's that is stopped in the middle of a commit, until it is told to go
-/// on.
+/// A process of another program that is stopped in the middle of a commit, until it gets a signal
+/// to go on.
 struct StoppedWriter(std::process::Child);
 
 impl StoppedWriter {
@@ -656,8 +656,8 @@ impl StoppedWriter {
 fn a_writer_that_is_stopped_is_waited_for_and_a_name_that_is_held_is_told_at_once() {
     std::thread::scope(|scope| {
         scope.spawn(|| behind_a_stopped_writer("wal", "BEGIN IMMEDIATE", 4));
-        // With a rollback journal nobody can even look while somebody commits. It takes longer than
-        // an attempt to open.
+        // With a rollback journal no process can even read while another one commits. It takes
+        // longer than an attempt to open.
         scope.spawn(|| behind_a_stopped_writer("delete", "BEGIN EXCLUSIVE", 11));
     });
 }
@@ -788,8 +788,8 @@ fn a_signal_that_was_ignored_before_stays_ignored() {
     assert_eq!((code, out.as_str()), (0, "alive\n"));
 }
 
-/// Some daemons ignore SIGCHLD, and so does what they start: then the kernel tells nobody how a
-/// child has ended.
+/// Some daemons ignore SIGCHLD, and so do their children: then the kernel reports to no process how
+/// a child has ended.
 #[test]
 fn the_end_of_a_command_is_heard_of_although_sigchld_was_ignored() {
     let desk = Desk::new();
@@ -817,12 +817,12 @@ fn the_end_of_a_command_is_heard_of_although_sigchld_was_ignored() {
     assert_eq!(holder(&desk.db()), None, "released");
 }
 
-/// The group must be known to whoever ends it before the command can start anything.
+/// A process that ends the group must know it before the command can start anything.
 #[test]
 fn a_wrapper_that_is_killed_in_its_first_moments_leaves_nobody_behind() {
     for round in 0..30 {
         let desk = Desk::new();
-        // A time that nobody else sleeps for.
+        // A time for which no other process sleeps.
         let time = format!("70.{}{round:03}", std::process::id());
         let run = desk.start(&["x"], &format!("sleep {time} & sleep {time}"));
         std::thread::sleep(Duration::from_millis(round));

@@ -171,7 +171,7 @@ fn whoever_waits_at_a_terminal_is_told_for_whom() {
         terminal.shows(" more unless renewed; it is litelease run --ttl 60s x -- sh -c ");
         assert!(!terminal.is_showing("waiting"), "once is enough: {words:?}");
     }
-    // Somebody new is named, too.
+    // A new holder is named, too.
     let terminal = Terminal::start(desk.command(&["run", "x", "--", "echo", "mine"]));
     terminal.shows("(token 1)");
     let db = desk.db();

@@ -142,7 +142,7 @@ fn a_command_has_ended_before_another_worker_can_get_its_item_and_its_exit_code_
         // Long enough that a busy machine ends it within the margin, which is a tenth.
         let run = work(&desk, &["--visibility", "6s", "--once"], &script);
         let leader = desk.pid("leader");
-        // Nobody can extend a delivery in a file that is locked.
+        // No delivery can be extended in a file that is locked.
         let db = desk.db();
         db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
         is_gone(leader);
@@ -219,7 +219,8 @@ fn a_body_of_any_bytes_reaches_the_command_as_it_was_sent() {
             "number {index}, worked on"
         );
     }
-    // One that does not read it is not waited for, also if somebody else keeps the pipe open.
+    // A command that does not read it is not waited for, even if another process keeps the pipe
+    // open.
     fs::write(desk.folder.path().join("body"), &long).unwrap();
     desk.run(&["queue", "send", "q", "--file", "body"]);
     let run = work(&desk, &["--once"], "exec 3<&0; setsid sh -c 'sleep 30' <&3 & exit 0");

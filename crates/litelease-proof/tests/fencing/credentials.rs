@@ -452,7 +452,7 @@ fn keys_that_others_could_read_or_replace_sign_nothing() {
         assert!(matches!(&error, KeyError::Damaged { .. }), "{error}");
         assert!(!error.to_string().contains(&secret));
     }
-    // The public part of another key would make a credential that nobody can verify.
+    // With the public part of another key, no verifier would accept the credential.
     let stranger = Rig::new().forger();
     let mut mixed: Value = serde_json::from_slice(&good).unwrap();
     mixed["x"] = json!(encode(&stranger.public));

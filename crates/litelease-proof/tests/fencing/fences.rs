@@ -63,8 +63,8 @@ fn a_checkpoint_outlives_its_lease_and_tells_the_generation_it_was_made_under() 
     assert_eq!((last.token, last.value), (first.token, Value::Text("page 3".into())));
     assert!(second.token > last.token, "the successor knows that it is not its own");
     let _ = db.release(&second).unwrap();
-    // A lease that was only released may still tell how far it has come, until somebody else has
-    // the name.
+    // The owner of a lease that was only released may still store a checkpoint, until another owner
+    // has the name.
     assert_eq!(
         db.checkpoint(("import", second.token), "page 4").unwrap(),
         CheckpointResult::Stored

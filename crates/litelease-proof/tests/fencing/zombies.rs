@@ -1,4 +1,4 @@
-//! Zombies: a real process is stopped at a random moment of its work, somebody else takes over, and
+//! Zombies: a real process is stopped at a random moment of its work, another one takes over, and
 //! it goes on.
 //!
 //! `LITELEASE_ZOMBIES=5000 cargo test -p litelease-proof --test fencing zombies::` plays more
@@ -17,7 +17,7 @@ use litelease_proof::rig::{Dice, LONG, TestFolder, report, worker};
 #[derive(Debug, Default)]
 struct Tally {
     rounds: u64,
-    /// Stopped while it was in the way of every other writer: nobody could take over meanwhile.
+    /// Stopped while it blocked every other writer: no process could take over meanwhile.
     stopped_inside_a_write: u64,
     /// Wrote to the table without a guard after its successor had.
     written_where_nothing_guards: i64,

@@ -51,7 +51,7 @@ fn a_value_is_answered_from_memory_without_touching_the_file() {
         let (place, db) = place(journal);
         let (value, loads) = cached(&db, TTL);
         assert_eq!(*value.get().unwrap(), 0);
-        // Nobody can read the file now. (The watching thread may be reading it at this moment.)
+        // No program can read the file now. (The watching thread may be reading it at this moment.)
         let locked = place.connect(LONG);
         if journal == "DELETE" {
             locked.execute_batch("BEGIN EXCLUSIVE").unwrap();
@@ -188,7 +188,7 @@ fn a_value_whose_load_was_overtaken_by_a_writer_is_not_kept() {
     let (loaded, wait) = (Mutex::new(loaded), Mutex::new(wait));
     let value = db.cached("config", TTL, move |conn| {
         let value: i64 = conn.query_row("SELECT value FROM config", [], |row| row.get(0))?;
-        // Only the first load waits; the others find that nobody lets them.
+        // Only the first load waits; the others find no grant.
         let _ = loaded.lock().unwrap().send(());
         let _ = wait.lock().unwrap().recv();
         Ok(value)
@@ -308,7 +308,7 @@ fn a_forked_copy_answers_nothing_from_memory_and_does_not_harm_its_parent() {
 }
 
 /// Lets three processes read and one write, stops the first reader for longer than its trust window
-/// again and again, and has the file tell whether anybody answered an old value.
+/// again and again, and lets the file show whether any of them answered an old value.
 fn readers_and_a_writer(journal: &'static str, rounds: u64) {
     const TTL_MS: &str = "300";
     let (place, db) = place(journal);

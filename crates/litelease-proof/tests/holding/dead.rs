@@ -307,7 +307,7 @@ fn of_twenty_that_wait_for_a_dead_holder_exactly_one_gets_the_name() {
     for token in 2..=9 {
         let dead = holder.pid();
         holder.kill();
-        // Nobody but the holder tells anything, and everybody knows who that is.
+        // Only the holder prints lines.
         let lease = eventually("a successor", || {
             db.inspect("x").unwrap().filter(|lease| lease.token == token)
         });
@@ -403,7 +403,7 @@ fn a_killed_wrapper_is_succeeded_at_once_and_never_while_its_group_is_at_work() 
     }
 }
 
-/// Whoever kills the wrapper and its sentinel leaves behind what the command has started: the
+/// A user who kills the wrapper and its sentinel leaves the children of the command behind: the
 /// kernel ends the command only.
 #[test]
 fn a_wrapper_that_is_killed_with_its_sentinel_is_not_succeeded_before_its_group_has_ended() {
@@ -505,7 +505,7 @@ fn only_a_slot_whose_note_names_a_dead_holder_is_lent_again_early() {
     {
         let options = BorrowOptions { note: Some(&note.to_string()), key: None };
         let lent = db.pools().borrow_with("x", LONG, options).unwrap().unwrap();
-        // The last one is kept until it is returned, whoever is dead.
+        // The last one is kept until it is returned, even if its holder is dead.
         let is_kept = note.is_dead() && !is_dead;
         assert!(!is_kept || db.pools().keep("x", &lent.lease_id).unwrap());
         let next = db.hold_slot("x", HoldOptions::new(LONG), "next").unwrap();

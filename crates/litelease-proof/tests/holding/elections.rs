@@ -75,7 +75,7 @@ fn an_observer_sees_the_present_state_first_and_then_the_newest_change() {
     leader.resign().unwrap();
     assert_eq!(state_of(observer.next(LONG).unwrap()), None);
 
-    // It is woken, and an expiry is noticed though nobody writes.
+    // It is woken, and notices an expiry although no process writes.
     let waiting = thread::spawn(move || [0, 1].map(|_| state_of(observer.next(LONG).unwrap())));
     let db = place.open(LONG);
     let lease = db.claim("leader", "x", Duration::from_secs(3)).unwrap().acquired().unwrap();
@@ -181,8 +181,7 @@ fn leaders_that_are_stopped_and_killed_never_write_or_read_after_their_successor
         }
         let mut stopped = Instant::now();
         eventually("a later one leads", || {
-            // If it was stopped with the lock of the file in its hands, nobody can: stop it once
-            // more.
+            // If it was stopped with the lock of the file, no process can: stop it once more.
             if round % 3 != 2 && stopped.elapsed() > Duration::from_millis(1500) {
                 candidates[place_of].signal(libc::SIGCONT);
                 sleep(Duration::from_millis(5 + dice.below(10)));

@@ -159,8 +159,8 @@ fn a_member_may_wait_for_ever() {
 struct Member {
     id: String,
     child: Child,
-    /// Reads the checkpoints that it has stored: shard, token, value. A pipe that nobody reads
-    /// fills up in a long run, and then the member would wait for ever.
+    /// Reads the checkpoints that it has stored: shard, token, value. A pipe without a reader fills
+    /// up in a long run, and then the member would wait for ever.
     stored: JoinHandle<Vec<(i64, i64, i64)>>,
 }
 

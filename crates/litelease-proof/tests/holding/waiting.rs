@@ -24,7 +24,7 @@ fn waiting(place: &TestFolder, name: &'static str, owner: &'static str) -> mpsc:
     granted
 }
 
-/// Waits until somebody waits at the file.
+/// Waits until a process waits at the file.
 fn is_waited_for(place: &TestFolder) {
     let wakeup = place.folder.path().join("test.sqlite3-wakeup");
     eventually("it waits", || wakeup.exists().then_some(()));
@@ -236,7 +236,7 @@ fn what_is_handed_over_to_a_waiter_at_its_last_moment_is_the_waiters() {
     thread::sleep(Duration::from_millis(1900));
     let handed = tx.hand_over(&lease, LONG).unwrap().transferred().unwrap();
     tx.commit().unwrap();
-    // Otherwise nobody would have the name, and nobody could claim it before it expires.
+    // Otherwise the name would have no holder, and could not be claimed before it expires.
     let waited = waiting.join().unwrap().acquired().expect("what was handed over");
     assert_eq!((waited.token, waited.owner), (handed.token, "b".to_owned()));
 }

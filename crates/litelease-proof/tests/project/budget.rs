@@ -101,22 +101,22 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::number(
             "lines of shipped Rust",
-            53_960,
+            54_110,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
         Row::number("lines of the Python package", 6_160, python_lines()),
-        Row::listed("functions over 60 lines", 7, code.iter().flat_map(long_functions).collect()),
+        Row::listed("functions over 60 lines", 4, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 100, public_names()),
         Row::listed("items that documentation hides", 26, hidden_items(&sources)),
         Row::listed("top-level commands", 25, commands()),
         Row::listed(
             "comments that leave the actor open",
-            10,
-            lines_with(&sources, |line| is_comment(line) && has_vague_word(line)),
+            2,
+            lines_with(&tracked("*.rs"), |line| is_comment(line) && has_vague_word(line)),
         ),
         Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),
-        Row::listed("documentation without a verb", 3, lines_with(&sources, begins_vaguely)),
+        Row::listed("documentation without a verb", 1, lines_with(&sources, begins_vaguely)),
         Row::listed("definitions under retired names", 0, retired_names()),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();

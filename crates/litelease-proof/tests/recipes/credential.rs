@@ -53,7 +53,7 @@ fn a_credential_revoked_but_unexpired_is_refused() {
         accept(&a.credential).unwrap();
         let _ = app.db.break_lease("upload/7").unwrap();
         let second = acquired(app.db.claim("upload/7", "b", LONG));
-        // No more credentials for the old grant, whoever asks.
+        // No more credentials for the old grant, for any caller.
         assert!(app.issuer.issue(&app.db, &first, "storage", MINUTE).unwrap().issued().is_none());
         accept(&app.issue(&second, MINUTE).credential).unwrap();
         match accept(&a.credential) {
@@ -64,8 +64,8 @@ fn a_credential_revoked_but_unexpired_is_refused() {
     });
 }
 
-/// A credential is stolen, with a ttl of a day. Nobody else ever claims the name, so no newer token
-/// comes to the gate.
+/// A credential is stolen, with a ttl of a day. No other owner ever claims the name, so no newer
+/// token comes to the gate.
 #[test]
 fn a_long_ttls_blast_radius_is_capped() {
     const DAY: Duration = Duration::from_secs(86_400);

@@ -58,7 +58,7 @@ fn a_mistuned_visibility_is_extended_while_the_worker_works() {
 }
 
 /// A worker acknowledges late, and removes the delivery of another worker, which then dies: the
-/// item is lost though nobody has done it.
+/// item is lost although no worker has finished it.
 #[test]
 fn a_stale_ack_is_refused() {
     both_halves(Refused, |protection| {
@@ -77,7 +77,7 @@ fn a_stale_ack_is_refused() {
                 let first = take(a, 100).unwrap();
                 let _second = take(b, 150).unwrap();
                 a.conn().execute("DELETE FROM jobs WHERE id = ?1", [first]).unwrap();
-                // The second worker dies. Nobody ever gets the job again.
+                // The second worker dies. No worker ever gets the job again.
                 assert_eq!(take(a, 1_000), None);
                 Failed
             }

@@ -23,8 +23,8 @@ fn a_token_unchecked_at_one_target_is_checked_at_all_of_them() {
     });
 }
 
-/// A file is restored from a backup. It has forgotten a grant, and gives its token to somebody
-/// else.
+/// A file is restored from a backup. It has forgotten a grant, and gives its token to another
+/// owner.
 #[test]
 fn a_token_going_backwards_after_issuer_rollback_is_refused() {
     both_halves(Refused, |protection| {

@@ -5,8 +5,8 @@ use litelease_proof::rig::acquired;
 
 use crate::{End::*, Protection::*, Two, both_halves, ms};
 
-/// The old holder releases, and the new one claims. In between nobody works, and anybody may come
-/// first.
+/// The old holder releases, and the new one claims. In between no owner works, and any claimant may
+/// come first.
 #[test]
 fn a_gap_is_chosen_or_there_is_none() {
     both_halves(Chosen, |protection| {
@@ -90,7 +90,7 @@ fn uncommitted_progress_is_not_lost_if_the_holder_is_told() {
                 let _ = b.at(150).request("import", "new", ms(500)).unwrap();
                 let request = a.at(160).requested("import").unwrap().unwrap();
                 assert_eq!((request.requester.as_str(), request.until_ms), ("new", 650));
-                // In one commit: nobody sees the new owner without the last checkpoint.
+                // In one commit: no reader sees the new owner without the last checkpoint.
                 let tx = a.transaction().unwrap();
                 assert_eq!(
                     tx.checkpoint(("import", old.token), done).unwrap(),

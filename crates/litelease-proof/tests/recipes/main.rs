@@ -39,7 +39,7 @@ enum End {
     Failed,
     /// The stale owner was refused, and nothing was written.
     Refused,
-    /// Whoever has to know was told in time.
+    /// The holder learned of it in time.
     Told,
     /// What is stuck is on a list, with its owner and age.
     Listed,
@@ -79,7 +79,7 @@ impl Two {
     }
 }
 
-/// Writes into a table of `Two` as the owner with this token, who asks nobody whether it still is.
+/// Writes into a table of `Two` as the owner with this token, without checking that it still is.
 fn write(db: &Litelease, table: &str, name: &str, token: i64) -> rusqlite::Result<usize> {
     db.present((name, token)).unwrap();
     db.conn().execute(&format!("INSERT INTO {table} VALUES (?1)"), [token])

@@ -133,7 +133,7 @@ fn a_renewal_storm_is_capped_at_one_commit_per_file() {
     });
 }
 
-/// A court is booked until 250. The lease on it is renewed as long as somebody plays.
+/// A court is booked until 250. The lease on it is renewed as long as the players play.
 #[test]
 fn renewing_past_the_logical_end_is_refused() {
     both_halves(Refused, |protection| {

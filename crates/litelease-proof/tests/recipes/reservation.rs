@@ -36,14 +36,14 @@ fn a_leaked_hold_is_capped_by_its_ttl() {
     });
 }
 
-/// The customer pays after the hold has expired, and the seat is somebody else's by then.
+/// The customer pays after the hold has expired, and another customer has the seat by then.
 #[test]
 fn an_expired_hold_is_not_honoured() {
     both_halves(Refused, |protection| {
         let Two { a, b, .. } = &mut Two::new();
         one_seat(a);
         let late = a.pools().at(100).borrow("seats", ms(50)).unwrap().unwrap();
-        // Not even while nobody else has the seat: the hold was for so long and no longer.
+        // Not even while the seat is free: the hold was for this long and no longer.
         assert!(!a.pools().at(150).keep("seats", &late.lease_id).unwrap());
         let next = b.pools().at(150).borrow("seats", ms(50)).unwrap().unwrap();
         assert_eq!(late.slot.position, next.slot.position);
@@ -94,8 +94,8 @@ fn overbooking_is_refused() {
     });
 }
 
-/// A seat was sold for good and is used by nobody. Nothing frees it by itself, so somebody has to
-/// see it.
+/// A seat was sold for good and is not used. Nothing frees it by itself, so an operator has to see
+/// it.
 #[test]
 fn stranded_capacity_is_listed() {
     both_halves(Listed, |protection| {

@@ -87,7 +87,7 @@ fn rebalance_thrash_is_capped_at_the_share_of_the_member_that_came_or_went() {
 }
 
 /// A shard moves from `a` to `b`. The old owner needs until `done_ms` to finish what it has begun.
-/// Returns for how long nobody worked on it, and for how long both did.
+/// Returns how long neither worked on it, and how long both did.
 fn move_shard(protection: crate::Protection, done_ms: i64) -> (i64, i64) {
     let Two { a, b, .. } = &Two::new();
     let old = acquired(a.at(100).claim(SHARD, "a", ms(100)));

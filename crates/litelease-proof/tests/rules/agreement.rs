@@ -64,6 +64,7 @@ fn action() -> impl Strategy<Value = Action> {
         2 => name().prop_map(|name| Action::Inspect { name }),
         1 => name().prop_map(|name| Action::Owner { name }),
         1 => name().prop_map(|name| Action::Token { name }),
+        3 => name().prop_map(|name| Action::Since { name }),
         2 => any::<bool>().prop_map(|immediate| Action::Begin { immediate }),
         1 => Just(Action::Commit),
         1 => Just(Action::Rollback),

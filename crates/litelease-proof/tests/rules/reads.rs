@@ -11,7 +11,7 @@ use litelease_proof::rig::report;
 
 const NAME: &str = "x";
 
-/// How many steps the histories have. After each, whoever may write does.
+/// How many steps the histories have. After each, every writer that may write does.
 const LENGTH: usize = 4;
 
 /// How wall clock and elapsed time move before a step.
@@ -111,7 +111,7 @@ impl File {
         Ok(())
     }
 
-    /// Lets whoever has the newest token write, or the one before it, if they may.
+    /// Lets the writers with the newest token and the one before it write, if they may.
     fn writes(&mut self, rules: &impl Rules) -> Result<(), String> {
         let (row, newest) = (self.row(), self.row().token().unwrap_or(0));
         self.try_to_write(rules, row, newest - 1)?;

@@ -82,7 +82,7 @@ struct NewestGrant {
     end_ms: Option<i64>,
     requested: Option<OpenRequest>,
     has_value: bool,
-    /// Until when somebody may trust it.
+    /// Until when its holder may trust it.
     trusted_ms: i64,
 }
 

@@ -91,6 +91,8 @@ fn the_scenarios_notice_every_planted_bug() {
         ("renew revives", noticed_by(|| RenewRevives)),
         ("release by anyone", noticed_by(|| ReleaseByAnyone)),
         ("busy writes", noticed_by(|| BusyWrites)),
+        ("a renewal begins a grant", noticed_by(|| RenewBegins)),
+        ("the next grant of an owner is the same", noticed_by(|| SameOwnerGoesOn)),
         ("transfer keeps the token", noticed_by(|| TransferKeepsToken)),
         ("break keeps the token", noticed_by(|| BreakKeepsToken)),
         ("an exact form ignores the token", noticed_by(|| ExactIgnored)),

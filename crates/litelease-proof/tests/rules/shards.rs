@@ -6,7 +6,7 @@ use litelease_core::{MAX_SHARDS, ShardState, plan};
 use litelease_proof::rig::{Dice, report};
 use litelease_proof::shards::*;
 
-/// Somebody who is no member any more.
+/// A holder that is no member any more.
 const DEAD: usize = 99;
 
 /// A number that a longer run raises.
@@ -62,7 +62,7 @@ fn held(holder: usize) -> ShardState<usize> {
     ShardState { holder: Some(holder), requester: None }
 }
 
-/// Settles every distribution of up to `most` shards over up to 5 members and nobody, in every
+/// Settles every distribution of up to `most` shards over up to 5 members and no member, in every
 /// order of heartbeats. For 5 members, a short run tries two orders: another order is the same as
 /// another distribution, but for ties.
 fn settle_every_distribution(planner: Planner, most: usize) -> Result<String, String> {

@@ -163,7 +163,7 @@ fn the_key_is_printed_once_and_only_its_hash_is_stored() {
         assert_eq!((code, errors.lines().count()), (64, 1), "{allow}: {errors}");
     }
     assert_eq!(outcome(&desk.run(&["access", "add", "x"])).0, 64, "a key that allows nothing");
-    // A key that nobody can read is not made.
+    // A key that no user can read is not made.
     let mut lost = desk.command(&["access", "add", "lost", "--allow", "claim:*"]);
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     assert_eq!(lost.stdout(full).output().unwrap().status.code(), Some(74));

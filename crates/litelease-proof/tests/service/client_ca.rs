@@ -45,7 +45,7 @@ fn a_client_trusts_the_ca_in_a_file_and_no_other() {
     assert!(unknown.contains("LITELEASE_CA_FILE"), "{unknown}");
     let unknown = says(Client::with_key(&url, key).unwrap());
     assert!(unknown.contains("UnknownIssuer"), "{unknown}");
-    // The certificate is for the name, whoever has signed it.
+    // The certificate is for the name, even if a trusted CA has signed it.
     let other = url.replace("localhost", "127.0.0.1");
     let other = Client::builder(&other).key(key).ca_file(&ca).open().unwrap();
     let wrong = says(other);

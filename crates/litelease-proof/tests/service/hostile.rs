@@ -355,7 +355,7 @@ fn streams_and_connections_without_a_key_leave_room_for_clients_with_one() {
     assert_eq!((answer.status, answer.head.contains("connection: close")), (200, false));
 }
 
-/// Pools were stored without limit, for clients that nobody knows.
+/// Pools were stored without limit, for unknown clients.
 #[test]
 fn clients_without_a_key_store_half_of_the_pools() {
     let desk = Desk::new();

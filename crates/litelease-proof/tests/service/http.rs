@@ -86,7 +86,7 @@ fn limits_cut_what_is_too_long_and_refuse_what_is_too_much() {
     client.register(1);
     let lent = client.call("POST", "/borrow", &json!({"ttl": 1e300})).json();
     assert_eq!(lent["expires_in"], json!(500));
-    // This one waits for a second however long it wants to, and meanwhile nobody else may.
+    // This one waits for a second however long it wants to, and meanwhile no other client may.
     let refused = (0..10).find_map(|_| {
         client.send("POST", &format!("/l/{POOL}/borrow"), r#"{"ttl":1,"wait":1e300}"#, "").unwrap();
         let mut other = server.client();

@@ -51,8 +51,9 @@ fn every_call_on_names_answers_as_the_contract_says() {
     let mut client = server.client();
     let never = read_leases(&mut client, "name=backup%2Fdb");
     assert_eq!((&never["owner"], &never["token"]), (&Value::Null, &Value::Null));
+    assert_eq!(never["held_for"], Value::Null);
     let now = || litelease::now_ms() / 1000;
-    let before = now();
+    let (before, begin) = (now(), Instant::now());
     let granted = v1(
         &mut client,
         "claim",
@@ -78,6 +79,8 @@ fn every_call_on_names_answers_as_the_contract_says() {
         );
         let current = &busy.json()["current"];
         assert_eq!((&current["owner"], &current["token"]), (&json!("a"), &json!(41)));
+        let held_for = current["held_for"].as_f64().unwrap();
+        assert!((0.0..=begin.elapsed().as_secs_f64() + 0.1).contains(&held_for), "{current}");
         assert!(!busy.body.contains(grant.as_str().unwrap()), "the secret is shown to nobody else");
     }
     assert_eq!(read_leases(&mut client, "name=backup%2Fdb")["owner"], json!("a"));
@@ -319,7 +322,8 @@ fn a_transferred_lease_is_fetched_by_its_new_owner_once() {
     );
     assert_eq!(claim(&mut client, "x", "late")["token"], json!(4));
 
-    // What was claimed or transferred in the file itself, nobody fetches by naming its owner.
+    // A lease that was claimed or transferred in the file itself cannot be fetched by naming its
+    // owner.
     let beside = place.open(Duration::from_secs(5));
     let own = beside.claim("y", "local", Duration::from_secs(60)).unwrap().acquired().unwrap();
     let body = json!({"name": "y", "owner": "local", "ttl": 1});
@@ -674,7 +678,7 @@ fn no_call_on_names_is_answered_without_a_key_that_allows_it() {
     assert!(current.get("value").is_none() && current.get("requested").is_none(), "{current}");
     let counted = owner.ask("GET", "/v1/queues", &Value::Null, "").unwrap().json();
     assert_eq!(counted["queues"], json!([]), "nothing was sent");
-    // Who may observe or claim a name may read its checkpoint, and nobody else.
+    // A client that may observe or claim a name may read its checkpoint, and no other client.
     for (allow, status) in [
         ("observe:n", 200),
         ("claim:n", 200),
@@ -717,7 +721,7 @@ fn no_call_on_names_is_answered_without_a_key_that_allows_it() {
 }
 
 /// Only the epoch of `min_token` itself was compared. The last number of the epoch passed, and the
-/// grant after it raised everybody's tokens: one epoch per claim, and 2^53 within minutes.
+/// grant after it raised the tokens of all names: one epoch per claim, and 2^53 within minutes.
 #[test]
 fn a_key_for_some_names_cannot_raise_the_tokens_of_others() {
     let desk = Desk::new();

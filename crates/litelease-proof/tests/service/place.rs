@@ -587,7 +587,7 @@ fn a_named_pool_opens_to_a_key_that_may_claim_the_name_and_to_no_other() {
     let mut nobody = litelease_proof::server::Client::new(scene.server.address);
     let refused = nobody.ask("POST", "/v1/slot/borrow", &body("few/a"), "").unwrap();
     assert_eq!(refused.status, 401);
-    // Its id is no UUID, so nobody reaches it without a key.
+    // Its id is no UUID, so no client reaches it without a key.
     let beside = nobody.ask("GET", "/l/name:few/a", &serde_json::Value::Null, "").unwrap();
     assert!(matches!(beside.status, 400 | 404), "{beside:?}");
     eventually("a file sees the same pool", || {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 fn served(count: i64) -> (TestFolder, Server, Client) {
     let place = TestFolder::new("WAL");
-    // It hangs up on nobody, however slow this machine is.
+    // It hangs up on no client, however slow this machine is.
     let server = Server::start(&place.file, &["--max-patience", "600"]);
     let mut client = server.client();
     client.register(count);
@@ -64,7 +64,7 @@ fn who_waits_is_served_in_order() {
     let mut lent = borrow(&mut client);
     let mut queue: Vec<Client> = (0..5).map(|_| waiting(&server, "")).collect();
     for (served, waiter) in queue.iter_mut().enumerate() {
-        // Nobody overtakes them.
+        // No other client overtakes them.
         assert_eq!(client.call("POST", "/borrow", &json!({"ttl": 1})).status, 409);
         give_back(&mut client, &lent);
         lent = waiter.receive().unwrap().json();
@@ -85,7 +85,7 @@ fn as_many_are_served_as_slots_come_free() {
         .collect();
     assert_eq!(positions.len(), 3);
     assert_eq!(waiters(&server), 1);
-    // A larger pool serves at once; a smaller one takes nothing from anybody.
+    // A larger pool serves at once; a smaller one takes no slot from its borrower.
     client.register(4);
     assert_eq!(queue[3].receive().unwrap().json()["position"], json!(3));
     client.register(1);

@@ -1,8 +1,8 @@
 //! The server in trouble: a full or failing disk, no file descriptors, kill -9 between commit and
 //! answer.
 //!
-//! Nobody is told that a slot is his unless it is, no slot is lost or lent twice, and all is well
-//! when the cause is gone.
+//! No client gets the answer that a slot is its own unless it is, no slot is lost or lent twice,
+//! and all is well when the cause is gone.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -13,7 +13,7 @@ use litelease_proof::server::{Client, NO_LEASE, POOL, Response, Server};
 use litelease_proof::trouble::{Injected, SmallDisk};
 use serde_json::{Value, json};
 
-/// A server that hangs up on nobody, however slow this machine is.
+/// A server that hangs up on no client, however slow this machine is.
 fn start(place: &TestFolder) -> Server {
     Server::start(&place.file, &["--max-patience", "600"])
 }
@@ -41,7 +41,7 @@ impl Books {
         Books { client, first }
     }
 
-    /// What must be so while nothing can be stored: nobody is granted anything.
+    /// Checks what must hold while nothing can be stored: no client is granted anything.
     fn refuses(&mut self, what: &str) {
         for headers in ["", "Idempotency-Key: a\r\n", "", "Idempotency-Key: a\r\n"] {
             let refused = borrow(&mut self.client, headers);
@@ -126,7 +126,7 @@ fn a_server_on_a_full_disk_is_not_ready_and_is_again_when_there_is_room() {
     let full = (full.0, full.1.to_owned());
     assert_eq!(readiness(&mut other), (200, "ready\n".into()));
     for round in 0..2 {
-        // In the first round nobody borrows: asking is enough to find out.
+        // In the first round no client borrows: asking is enough to find out.
         let ballast = disk.fill();
         if round == 1 {
             eventually("a borrow fails", || {
@@ -171,7 +171,7 @@ fn a_server_on_a_disk_that_fails_or_without_its_file_is_not_ready() {
     assert_eq!(readiness(&mut client).0, 503);
     std::fs::rename(&aside, &place.file).unwrap();
     assert_eq!(readiness(&mut client).0, 200);
-    // Somebody who keeps the file locked is in the way of every borrow.
+    // A program that keeps the file locked blocks every borrow.
     let other = place.connect(Duration::ZERO);
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     eventually("it is not ready", || {
@@ -323,8 +323,8 @@ fn without_file_descriptors_who_is_connected_is_served_and_others_are_when_there
     assert!(server.stop());
 }
 
-/// Sends a request to a server that is killed when it begins to answer. None where nobody may be
-/// traced.
+/// Sends a request to a server that is killed when it begins to answer. `None` on a system that
+/// forbids tracing.
 fn killed_at_its_answer(server: Server, ask: impl FnOnce(&mut Client)) -> Option<()> {
     let mut client = server.client();
     // Connected, and answered once, before the trap is set.
@@ -361,7 +361,8 @@ fn after_a_kill_between_commit_and_answer_nothing_is_lost_or_lent_twice() {
     assert_eq!((&first["position"], &first["token"]), (&json!(0), &json!(1)));
     assert_eq!(client.in_use(), 1);
 
-    // Without a key nobody can know the lease; it ends with its ttl, and is nobody else's before.
+    // Without a key no client can know the lease; it ends with its ttl, and is granted to no other
+    // client before.
     killed_at_its_answer(server, send("/borrow", json!({"ttl": 5}), "")).unwrap();
     let server = start(&place);
     let mut client = server.client();
@@ -374,7 +375,8 @@ fn after_a_kill_between_commit_and_answer_nothing_is_lost_or_lent_twice() {
         assert_eq!(lent(&early)["token"], json!(3));
     }
 
-    // A slot that is returned is the next waiter's in the same commit, whoever hears of it.
+    // A slot that is returned is the next waiter's in the same commit, even if no client gets the
+    // answer.
     let mut waiter = server.client();
     waiter.send("POST", &format!("/l/{POOL}/borrow"), r#"{"ttl":600,"wait":60}"#, other).unwrap();
     eventually("it waits", || {

@@ -1,5 +1,5 @@
-//! Many who watch one pool: all are told the same, once for all of them, and whoever comes or goes
-//! changes nothing.
+//! Many clients watch one pool: all get the same events, formatted once, and clients that come or
+//! go change nothing.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -54,7 +54,7 @@ fn all_who_watch_a_pool_are_told_the_same_text() {
     for watcher in &mut watchers {
         watcher.until("\"in_use\":400");
     }
-    // Whoever comes later is told at once, and not only when something changes.
+    // A client that comes later gets the state at once, and not only when it changes.
     Watcher::new(&server).until("\"in_use\":400");
     // How much time each lease has left is told to the millisecond: who looks for himself is told
     // something else.

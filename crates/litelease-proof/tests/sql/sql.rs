@@ -1,5 +1,5 @@
-//! The SQL functions as guests of somebody else's connection: what they are, what they refuse, and
-//! how they come and go.
+//! The SQL functions as guests on another program's connection: their properties, what they refuse,
+//! and how they come and go.
 
 use std::process::Command;
 use std::time::Duration;
@@ -112,8 +112,8 @@ fn the_list_of_functions_is_pinned() {
 }
 
 /// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and
-/// `fetchArray` steps it again: so a SELECT that claims was granted its lease unseen, and then told
-/// that somebody has it.
+/// `fetchArray` steps it again: so a SELECT that claims was granted its lease unseen, and then got
+/// the answer that the name is taken.
 #[test]
 fn ensure_tells_the_token_to_a_driver_that_executes_a_select_twice() {
     let conn = memory();
@@ -347,7 +347,7 @@ fn the_table_of_leases_reads_only_the_rows_that_are_asked_for() {
     for name in ["b", "c/1", "c/2", "d"] {
         conn.query_row("SELECT litelease_claim(?1, 'a', 30000)", [name], |_| Ok(())).unwrap();
     }
-    // Two rows that nobody can read, one at each end.
+    // Two rows that cannot be read, one at each end.
     conn.execute_batch(
         "PRAGMA ignore_check_constraints = ON;
          INSERT INTO litelease_resources VALUES ('a', 'x', 1, 'soon', 0, 0), ('e', 'x', 1, 'soon', 0, 0)",

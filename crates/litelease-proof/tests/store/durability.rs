@@ -316,7 +316,7 @@ fn a_single_writer_records_the_boot_by_itself() {
     let tx = writer.begin().unwrap();
     assert_eq!(epoch_row(&reader), Some((0, 8)), "in a commit of its own");
     drop(tx);
-    // Tables of that name which are not ours stop nobody else's writes.
+    // Tables of that name which are not ours stop no other program's writes.
     let place = TestFolder::new("WAL");
     place.connect(Duration::ZERO).execute_batch("CREATE TABLE litelease_resources (id)").unwrap();
     let writer = SingleWriter::open(&place.file).unwrap();
@@ -386,7 +386,7 @@ fn a_boot_that_cannot_be_recorded_for_query_only_is_an_error() {
     db.conn().execute_batch("PRAGMA query_only = ON").unwrap();
     db.bootstrap().unwrap();
     assert_eq!(epoch_row(db.conn()), Some((0, 7)), "there is nothing to write");
-    // Through a connection that was opened for reading nobody can be granted anything.
+    // A connection that was opened for reading grants nothing.
     pretend(Some(Boot::Known(8)));
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
     let read_only = Connection::open_with_flags(&place.file, flags).unwrap();
@@ -594,7 +594,7 @@ fn a_grant_from_inside_a_statement_of_the_callers_leaves_its_mark_too() {
 
 #[test]
 fn synchronous_is_put_back_when_the_mark_cannot_be_left() {
-    // Somebody else has the write lock.
+    // Another connection has the write lock.
     let place = plain("DELETE");
     let db = in_boot(7, &place, 2);
     let other = place.connect(Duration::ZERO);
@@ -728,7 +728,7 @@ fn a_process_that_cannot_tell_boots_apart_begins_one_epoch_and_shares_it() {
     let second = Litelease::from_connection(moved.connect(Duration::ZERO));
     assert_eq!(claim_at(&second, "x", 2_000), EPOCH + 1, "it may have been another boot");
     assert_eq!(claim_at(&second, "x", 3_000), EPOCH + 2, "and now it is not");
-    // Somebody else's epoch of a later start is no news.
+    // Another program's epoch of a later start is no news.
     second.conn().execute_batch("UPDATE litelease_meta SET boot = 103").unwrap();
     assert_eq!(claim_at(&second, "x", 4_000), EPOCH + 3);
 }

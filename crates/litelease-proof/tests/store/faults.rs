@@ -223,7 +223,7 @@ fn a_file_that_is_full_means_no_grant_and_works_again_when_there_is_room() {
     limit(&db, pages);
     let name = "x".repeat(100_000);
     let claimed = db.claim(&name, "a", LONG);
-    // A statement that is its own transaction may fail while it commits, so nobody can say.
+    // A statement that is its own transaction may fail while it commits, so the outcome is unknown.
     let Err(Error::CommitUnknown(error)) = &claimed else { panic!("{claimed:?}") };
     assert_eq!(error.sqlite_error().unwrap().extended_code, ffi::SQLITE_FULL);
     assert!(error.to_string().len() < 300, "a long name is cut in messages");

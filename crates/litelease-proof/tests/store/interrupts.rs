@@ -124,8 +124,8 @@ fn stored(db: &Litelease) -> (i64, i64) {
 #[test]
 fn a_call_that_failed_leaves_no_transaction_open_while_rows_are_read() {
     // SQLite refused our ROLLBACK, because the interrupt lasted as long as the caller's read. The
-    // transaction stayed open, a claim through the next handle joined it, and was told as granted
-    // although nobody ever committed it.
+    // transaction stayed open, a claim through the next handle joined it, and was answered as
+    // granted although it was never committed.
     for (what, call) in CALLS {
         for trouble in Trouble::ALL {
             for is_used_before in [false, true] {

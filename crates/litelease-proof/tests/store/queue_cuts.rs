@@ -58,8 +58,8 @@ fn without_the_epoch_numbers_of_queues_come_back() {
     }
 }
 
-/// A boot in which nobody calls `bootstrap`: the first send or receive must record it before it
-/// gives out a number.
+/// A boot without a call of `bootstrap`: the first send or receive must record it before it gives
+/// out a number.
 #[test]
 fn the_first_number_of_a_boot_is_above_all_that_the_power_cut_took() {
     let visibility = Duration::from_secs(60);
@@ -74,7 +74,7 @@ fn the_first_number_of_a_boot_is_above_all_that_the_power_cut_took() {
         db.conn().execute_batch("PRAGMA synchronous = NORMAL").unwrap();
         (0..5).for_each(|at| _ = db.queue("q").send(at).unwrap());
         db.conn().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
-        // What follows is in the log only, which nobody has synced.
+        // The commits that follow are only in the log, which was not synced.
         let copy = place.folder.path().join("after the cut");
         fs::copy(&place.file, &copy).unwrap();
         let told = (0..3).map(|_| number(&db, sends)).max().unwrap();

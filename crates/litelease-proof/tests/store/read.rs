@@ -71,7 +71,7 @@ fn nothing_is_drained_for_an_hour_after_a_restore_also_where_nobody_had_ever_rea
             assert!(matches!(&readers[..], [Reader { reader, .. }] if reader.contains("restore")));
             assert_eq!(db.at(much_later).readers(name).unwrap(), []);
         }
-        // It does not keep anybody from reading, and a second restore begins anew.
+        // It keeps no reader from reading, and a second restore begins anew.
         assert_eq!(db.read("free", "r", LONG).unwrap(), Some(floor));
         db.restore_fence().unwrap();
         assert_eq!(db.readers("free").unwrap().len(), 1);

@@ -16,11 +16,11 @@ use litelease_proof::rig::{eventually, litelease, report};
 use litelease_proof::server::{Client, POOL};
 use serde_json::{Value, json};
 
-/// Somebody to run a command as: the number of the user, of their group, and of one more group.
+/// A user to run a command as: the number of the user, of their group, and of one more group.
 #[derive(Clone, Copy, PartialEq)]
 struct User(u32, u32, Option<u32>);
 
-/// Whoever runs the tests, which is root where others can be become.
+/// The user who runs the tests, which is root if other users can be become.
 const ROOT: User = User(0, 0, None);
 const ALICE: User = User(64_001, 64_001, None);
 const BOB: User = User(64_002, 64_002, None);
@@ -82,7 +82,7 @@ impl Shared {
         format!("{}{ending}", self.file.display()).into()
     }
 
-    /// Runs a line of shell as somebody, under an umask. `litelease` is on the path, and has the
+    /// Runs a line of shell as a user, under an umask. `litelease` is on the path, and has the
     /// file.
     fn shell(&self, user: User, umask: &str, line: &str) -> Command {
         let User(uid, gid, group) = user;
@@ -226,8 +226,8 @@ fn use_everything(
     let endings =
         ["-wakeup", "-shm", "-wal", ".lock", ".lock.queue", ".high-water", ".serve.lock", ""];
     shared.once_there(&endings);
-    // Whoever makes one sets its mode a moment later, and so does its owner who finds that the
-    // database is shared now.
+    // The process that makes one sets its mode a moment later, and so does its owner who finds that
+    // the database is shared now.
     let deadline = Instant::now() + Duration::from_secs(20);
     let modes = loop {
         let modes = shared.modes();

@@ -1,6 +1,6 @@
 //! Answers about names.
 
-use litelease::{Lease, LeaseRow, Reason, Status};
+use litelease::{Error, Lease, LeaseRow, Litelease, Reason, Status};
 use litelease_wire as wire;
 use litelease_wire::{
     Attached, Broken, CheckpointStored, EndedLease, Grant, KnownLease, Limited, OpenRequest,
@@ -48,11 +48,12 @@ pub(crate) struct Granted {
     pub(crate) number: Option<i64>,
 }
 
-/// A lease, and the time that it has left.
+/// A lease, the time that it has left, and the time since its grant began.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LeaseWithRemaining {
     pub(crate) lease: Lease,
     pub(crate) left_ms: i64,
+    pub(crate) held_ms: i64,
     /// The value and the request of the lease, if they were read and exist.
     pub(crate) attachments: Option<Box<Attachments>>,
 }
@@ -112,9 +113,22 @@ impl NameAnswer {
 }
 
 impl LeaseWithRemaining {
+    /// Returns a lease whose grant begins at this time.
     pub(crate) fn at(now_ms: i64, lease: Lease) -> Self {
         let left_ms = lease.expires_at_ms.saturating_sub(now_ms);
-        LeaseWithRemaining { lease, left_ms, attachments: None }
+        LeaseWithRemaining { lease, left_ms, held_ms: 0, attachments: None }
+    }
+
+    /// Returns a lease whose grant began earlier.
+    pub(crate) fn since(since_ms: Option<i64>, now_ms: i64, lease: Lease) -> Self {
+        let held_ms = since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms).max(0));
+        LeaseWithRemaining { held_ms, ..LeaseWithRemaining::at(now_ms, lease) }
+    }
+
+    /// Looks up when the grant of the live lease on a name began.
+    pub(crate) fn found(db: &Litelease, now_ms: i64, lease: Lease) -> Result<Self, Error> {
+        let since_ms = db.row(&lease.name)?.and_then(|row| row.since_ms);
+        Ok(LeaseWithRemaining::since(since_ms, now_ms, lease))
     }
 
     /// Returns the refusal of a claim because of this lease.
@@ -129,7 +143,7 @@ impl LeaseWithRemaining {
     }
 
     pub(crate) fn into_wire(self) -> wire::Lease {
-        let LeaseWithRemaining { lease, left_ms, attachments } = self;
+        let LeaseWithRemaining { lease, left_ms, held_ms, attachments } = self;
         let Lease { name, owner, token, expires_at_ms, .. } = lease;
         let (value, requested, value_left_out) = match attachments.map(|all| *all) {
             None => (None, None, None),
@@ -141,6 +155,7 @@ impl LeaseWithRemaining {
         wire::Lease {
             expires_at_unix: expires_at_ms.div_euclid(1000),
             expires_in: seconds(left_ms),
+            held_for: seconds(held_ms),
             name,
             owner,
             requested,
@@ -150,7 +165,7 @@ impl LeaseWithRemaining {
         }
     }
 
-    /// Checks whether two leases differ only in the time left.
+    /// Checks whether two leases differ only in times that pass.
     pub(crate) fn is_same(&self, other: &LeaseWithRemaining) -> bool {
         let requester = |lease: &LeaseWithRemaining| {
             let requested = lease.attachments.as_ref().and_then(|all| all.requested.as_ref());
@@ -175,13 +190,18 @@ impl Attachments {
 }
 
 /// Returns the refusal of a verb on a grant.
-pub(crate) fn rejected(reason: Reason, current: Option<Lease>, now_ms: i64) -> NameAnswer {
-    let current = current.map(|current| LeaseWithRemaining::at(now_ms, current).into_wire());
-    NameAnswer::Refused(Box::new(Refusal {
+pub(crate) fn rejected(
+    db: &Litelease,
+    reason: Reason,
+    current: Option<Lease>,
+    now_ms: i64,
+) -> Result<NameAnswer, Error> {
+    let found = |current| LeaseWithRemaining::found(db, now_ms, current);
+    Ok(NameAnswer::Refused(Box::new(Refusal {
         by: reason.superseded_by(),
-        current,
+        current: current.map(found).transpose()?.map(LeaseWithRemaining::into_wire),
         ..Refusal::new(reason.word(), format!("rejected: {reason}"))
-    }))
+    })))
 }
 
 /// Returns a name of a page: with its lease, or with the reason why it has none.

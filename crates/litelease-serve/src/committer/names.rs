@@ -36,7 +36,7 @@ pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i6
                 return Ok(granted(Granted { lease, grant, has_key, is_fetched, number }));
             }
             Prior::None => {
-                let current = LeaseWithRemaining::at(now_ms, current);
+                let current = LeaseWithRemaining::found(db, now_ms, current)?;
                 return Ok(NameAnswer::Busy(Box::new(current)).into());
             }
         },
@@ -132,7 +132,7 @@ pub(crate) fn renew(
             let lease = LeaseWithRemaining::at(now_ms, lease);
             NameAnswer::Renewed(lease.with_secret(secret.to_lowercase()))
         }
-        RenewResult::Rejected { reason, current } => rejected(reason, current, now_ms),
+        RenewResult::Rejected { reason, current } => rejected(file.db, reason, current, now_ms)?,
     }))
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn release(file: &Served<'_>, grant: &Grant, now_ms: i64) -> Done {
         ReleaseResult::Released { name, token } => {
             NameAnswer::Released(Released { name, released: true, token })
         }
-        ReleaseResult::Rejected { reason, current } => rejected(reason, current, now_ms),
+        ReleaseResult::Rejected { reason, current } => rejected(file.db, reason, current, now_ms)?,
     }))
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn break_lease(file: &Served<'_>, name: &str, now_ms: i64) -> Done {
         BreakResult::Broken { owner, token } => {
             NameAnswer::Broken(Broken { killed: token, name: name.into(), owner })
         }
-        BreakResult::Rejected { reason, current } => rejected(reason, current, now_ms),
+        BreakResult::Rejected { reason, current } => rejected(file.db, reason, current, now_ms)?,
     }))
 }
 
@@ -179,7 +179,7 @@ fn transferred(file: &Served<'_>, result: TransferResult, now_ms: i64) -> Done {
             let handed = LeaseWithRemaining::at(now_ms, handed).into_wire();
             NameAnswer::Transferred(Box::new(handed))
         }
-        TransferResult::Rejected { reason, current } => rejected(reason, current, now_ms),
+        TransferResult::Rejected { reason, current } => rejected(file.db, reason, current, now_ms)?,
     }))
 }
 

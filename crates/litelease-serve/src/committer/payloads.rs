@@ -67,7 +67,7 @@ fn done(
     Ok(Answer::Name(match result {
         GrantResult::Done => answer(grant.name.clone(), grant.token),
         GrantResult::Stale { reason } => {
-            rejected(reason, file.db.at(now_ms).inspect(&grant.name)?, now_ms)
+            rejected(file.db, reason, file.db.at(now_ms).inspect(&grant.name)?, now_ms)?
         }
     }))
 }
@@ -94,7 +94,7 @@ pub(crate) fn request(
                 ..Refusal::new("requested_by", text)
             }))
         }
-        RequestResult::Rejected { reason } => rejected(reason, None, now_ms),
+        RequestResult::Rejected { reason } => rejected(file.db, reason, None, now_ms)?,
     }))
 }
 

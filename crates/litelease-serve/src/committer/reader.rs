@@ -1,7 +1,7 @@
 //! Reads for requests, between two commits.
 
-use litelease::{Error, Lease, LeaseRow, Litelease, Scope};
-use litelease_store::{Row, Store, Value};
+use litelease::{Error, LeaseRow, Litelease, Scope};
+use litelease_store::{Store, Value, WalkedRow};
 use litelease_wire::Checkpoint;
 
 use super::payloads;
@@ -74,15 +74,17 @@ impl Reader<'_> {
     /// Reads one name.
     pub(crate) fn name(&self, name: &str) -> Result<NameState, JobError> {
         self.read(|db, now_ms| {
-            let token = db.token(name)?;
-            let current = db.at(now_ms).inspect(name)?;
+            let row = db.row(name)?;
+            let current = row.as_ref().and_then(|row| row.row().live(now_ms));
+            let current = current.map(|lease| lease.into_owned());
             let attachments = match &current {
                 Some(current) => payloads::attachments(db, current, now_ms)?,
                 None => None,
             };
-            let current = current.map(|lease| LeaseWithRemaining::at(now_ms, lease));
+            let since_ms = row.as_ref().and_then(|row| row.since_ms);
+            let current = current.map(|lease| LeaseWithRemaining::since(since_ms, now_ms, lease));
             Ok(NameState {
-                token,
+                token: row.map(|row| row.token),
                 current: current.map(|current| LeaseWithRemaining { attachments, ..current }),
                 waiters: self.waiting.len_of(&Id::Name(name.into())),
             })
@@ -99,9 +101,13 @@ impl Reader<'_> {
         all: bool,
     ) -> Result<(Vec<KnownName>, Option<String>), JobError> {
         self.read(|db, now_ms| {
-            let keep = |row: Row<'_>, value: Value<'_>| match row.live(now_ms) {
-                Some(lease) => Some(Ok(live(lease.into_owned(), value, now_ms))),
-                None => all.then(|| Err(LeaseRow::from(row))),
+            let keep = |walked: WalkedRow<'_>| match walked.row.live(now_ms) {
+                Some(lease) => {
+                    let lease =
+                        LeaseWithRemaining::since(walked.since_ms, now_ms, lease.into_owned());
+                    Some(Ok(with_value(lease, walked.value)))
+                }
+                None => all.then(|| Err(walked.into())),
             };
             db.with_store(|store: &Store| store.page(prefix, after, limit, MOST_ROWS, keep))
         })
@@ -109,14 +115,14 @@ impl Reader<'_> {
 }
 
 /// Returns a live lease of a page with its value, unless that is too long for a page.
-fn live(lease: Lease, value: Value<'_>, now_ms: i64) -> LeaseWithRemaining {
+fn with_value(lease: LeaseWithRemaining, value: Value<'_>) -> LeaseWithRemaining {
     let value = match value {
         Value::Text(text) if text.len() > MOST_VALUE => None,
         Value::Blob(bytes) if bytes.len() > MOST_VALUE => None,
         value => Some(value::from_row(value)),
     };
     let attachments = Attachments::new(value, None);
-    LeaseWithRemaining { attachments, ..LeaseWithRemaining::at(now_ms, lease) }
+    LeaseWithRemaining { attachments, ..lease }
 }
 
 /// Returns the error that a client gets for a read that failed.

@@ -642,7 +642,7 @@ fn a_request_is_repeated_while_its_client_waits_and_lapses_with_it() {
 
 // A grant that no client had received was given back in the next commit. If its row was damaged by
 // then, that commit failed, and so did every later one, because the grant was put back to be tried
-// again: the server was dead to everybody.
+// again: the server answered no client any more.
 #[test]
 fn a_damaged_row_of_a_grant_to_take_back_or_of_a_request_fails_nobody_else() {
     alone(|| {

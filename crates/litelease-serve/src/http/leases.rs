@@ -108,6 +108,7 @@ fn one(name: &str, state: NameState) -> Name {
     Name {
         expires_at_unix: current.as_ref().map(|current| current.expires_at_unix),
         expires_in: current.as_ref().map(|current| current.expires_in),
+        held_for: current.as_ref().map(|current| current.held_for),
         name: name.into(),
         owner: current.map(|current| current.owner),
         requested,

@@ -1,4 +1,4 @@
-//! How rows are written on the engine: keys, values and moments, as bytes.
+//! The form of rows on the engine: keys, values and moments, as bytes.
 //!
 //! | key | value |
 //! |---|---|
@@ -24,7 +24,7 @@ pub(super) const SCHEMA: &[u8] = b"s";
 /// The format of everything here. A larger number is refused.
 const FORMAT: u8 = 1;
 
-/// How a moment is written or read: by how much it is shifted.
+/// The shift of moments between service time and this machine's clock.
 #[derive(Clone, Copy)]
 pub(super) struct Shift(i64);
 
@@ -43,7 +43,7 @@ impl Shift {
     }
 }
 
-/// What belongs to all rows.
+/// The row for the service as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
     /// The service time of the last commit.
@@ -193,7 +193,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<String, Failure> {
 }
 
 fn write_bytes(value: &[u8], bytes: &mut Vec<u8>) {
-    // What SQLite holds is shorter than 2³¹ bytes.
+    // SQLite's values are shorter than 2³¹ bytes.
     bytes.extend(u32::try_from(value.len()).unwrap_or(u32::MAX).to_be_bytes());
     bytes.extend(value);
 }
@@ -211,7 +211,7 @@ pub(super) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Failure
     Ok(*first)
 }
 
-/// Says which row an error is about.
+/// Adds to an error which row it is about.
 pub(super) fn at(key: &[u8]) -> impl Fn(Failure) -> Failure {
     let text = format!(
         "the row {} of this service on the engine is not valid, and is never repaired or used",

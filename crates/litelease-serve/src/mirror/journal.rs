@@ -1,8 +1,8 @@
 //! Stores the rows of a commit all or not at all, though a transaction of the engine has limits.
 //!
-//! What fits goes into one transaction. What does not is written twice: first as a journal, which
-//! counts from the transaction that completes it on, and then row by row. Whoever loads after a
-//! crash finishes a journal that is complete, and drops one that is not.
+//! Changes that fit go into one transaction. Larger ones are written twice: first as a journal,
+//! which counts from the transaction that completes it on, and then row by row. A server that loads
+//! after a crash finishes a complete journal, and drops an incomplete one.
 
 use std::collections::BTreeMap;
 

@@ -24,8 +24,8 @@ const FILL_KEYS: &str = "INSERT INTO main.litelease_queue_keys (queue, key, item
 SELECT queue, key, max(id) FROM main.litelease_queue_items WHERE key IS NOT NULL
 GROUP BY queue, key";
 
-/// The columns with a moment of the service's time. Moments that people are told and nothing
-/// depends on stay as they are, and so do the dates at which access keys end.
+/// The columns with a moment of the service's time. Moments that are only shown to people are not
+/// shifted, nor are the dates at which access keys end.
 pub(super) const MOMENTS: [(&str, &str); 11] = [
     ("litelease_answered", "at_ms"),
     ("litelease_limits", "not_after_ms"),
@@ -49,7 +49,7 @@ pub(super) struct Table {
     columns: Vec<(String, bool)>,
 }
 
-/// Makes a table by the definition that the engine has. Other SQL is refused, and not run: whoever
+/// Makes a table by the definition on the engine. Other SQL is refused, and not run: a program that
 /// may write to the engine must not be able to write files here.
 pub(super) fn create(connection: &Connection, name: &str, sql: &str) -> Result<(), Failure> {
     let mut statements = Batch::new(connection, sql);

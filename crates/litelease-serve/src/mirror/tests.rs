@@ -162,7 +162,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Takes over from whoever writes.
+    /// Takes over from the writer.
     fn take_over(engine: &Arc<Failing>, clock: fn() -> i64) -> Self {
         let cluster = Cluster::on(engine.rows.clone());
         let _ = cluster.break_lease("serve").unwrap();
@@ -371,7 +371,7 @@ fn a_commit_that_arrives_late_is_not_mixed_with_later_ones() {
 }
 
 /// What was left of one journal was deleted with the rows of the next commit, whose journal had
-/// parts of the same names. After a crash in between, that one had lost a part, and nobody could
+/// parts of the same names. After a crash in between, that one had lost a part, and no server could
 /// load any more.
 #[test]
 fn a_journal_after_one_that_was_not_completed_survives_a_crash_at_every_call() {

@@ -1,7 +1,7 @@
-//! Which rows a thread has changed in the database in memory, as SQLite's update hook tells.
+//! Records which rows a thread has changed in the database in memory, by SQLite's update hook.
 //!
-//! The hook does not tell of rows that `INSERT OR REPLACE` deletes, of a DELETE without WHERE, and
-//! of tables WITHOUT ROWID. `table.rs` makes up for the first and the last.
+//! SQLite calls the hook neither for rows that `INSERT OR REPLACE` deletes, nor for a DELETE
+//! without WHERE, nor for tables WITHOUT ROWID. `table.rs` makes up for the first and the last.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ thread_local! {
     static CHANGED: RefCell<Changed> = const { RefCell::new(Changed::new()) };
 }
 
-/// Notes changes from now on, and forgets those from before. The thread that writes calls this.
+/// Forgets the changes so far, and records those from now on. The thread that writes calls this.
 pub(super) fn begin(connection: &Connection) {
     take();
     // SAFETY: the connection is open, and the hook is a function that uses no data of its own.

@@ -42,8 +42,7 @@ pub unsafe fn register<L: Library>(
         return Ok(());
     }
     let shared = Shared::new(connection);
-    // The tables first and the version last: that is what tells the next time that everything is
-    // there.
+    // The tables first and the version last: its presence shows the next time that all are there.
     for verb in VERBS {
         if let Answering::Listing(listing) = verb.answer {
             // SAFETY: as this function asks.
@@ -81,7 +80,7 @@ unsafe fn register_function<L: Library>(
         _ => ANY_COUNT,
     };
     let name = sql_name(verb);
-    // SAFETY: `call` works with what it is registered with.
+    // SAFETY: `call` uses the data with which it is registered.
     let done = unsafe { connection.register(&name, count, caller, call::<L>, data) };
     done.map_err(|failure| {
         let message = format!("cannot register {name}: {}", failure.message);
@@ -166,7 +165,7 @@ fn as_failure(verb: &Verb, error: Error) -> Failure {
     let message = format!("{}: {message}", sql_name(verb));
     match error {
         Error::Sqlite(failure) | Error::CommitUnknown(failure) => Failure { message, ..failure },
-        // As for a write that a guard refuses, so that a caller can tell it from a mistake.
+        // The code of a write that a guard refuses, so that a caller can tell it from a mistake.
         Error::StaleReceipt { .. } => Failure { code: code::CONSTRAINT, message },
         _ => complaint(message),
     }

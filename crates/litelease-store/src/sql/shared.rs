@@ -1,8 +1,8 @@
 //! The state that the functions of one connection share: its store, with the statements it has
 //! compiled.
 //!
-//! SQLite refuses to close a connection that has statements left, so somebody must drop them in
-//! time. SQLite disconnects virtual tables before it looks, so the table-valued functions do it.
+//! SQLite refuses to close a connection that has statements left, so they must be dropped in time.
+//! SQLite disconnects virtual tables before it checks, so the table-valued functions drop them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

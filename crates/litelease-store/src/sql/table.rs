@@ -21,8 +21,8 @@ use crate::sql::shared::Shared;
 /// The most arguments that any of them takes.
 const MOST: usize = 2;
 
-/// The number by which a plan is told to the cursor: a bit for each argument that is given, and
-/// above them which of the values it is. The two ends of the range come after the arguments.
+/// The number that tells the cursor its plan: a bit for each argument that is given, and above them
+/// the number of the values. The two ends of the range come after the arguments.
 const FIRST_PLACE: usize = MOST;
 const PLACE_BITS: usize = 4;
 const PLACE: c_int = (1 << PLACE_BITS) - 1;
@@ -79,7 +79,7 @@ type Connect = unsafe extern "C" fn(
     *mut *mut c_char,
 ) -> c_int;
 
-/// SQLite's `sqlite3_vtab`, and what is ours.
+/// SQLite's `sqlite3_vtab`, and our fields.
 #[repr(C)]
 struct Table {
     module: *const c_void,
@@ -92,7 +92,7 @@ struct Table {
     shared: Rc<Shared>,
 }
 
-/// SQLite's `sqlite3_vtab_cursor`, and what is ours.
+/// SQLite's `sqlite3_vtab_cursor`, and our fields.
 #[repr(C)]
 struct Cursor {
     table: *mut Table,
@@ -140,8 +140,8 @@ struct Usage {
     omit: c_uchar,
 }
 
-/// The module for the connections of one library. It lives for ever, because SQLite may look at it
-/// after it has freed what the module was registered with.
+/// The module for the connections of one library. It lives for ever, because SQLite may read it
+/// after it has freed the data of the module.
 struct Modules<L>(PhantomData<L>);
 
 impl<L: Library> Modules<L> {
@@ -260,7 +260,7 @@ unsafe extern "C" fn best_index<L: Library>(table: *mut Table, info: *mut IndexI
                     // The argument depends on a table that comes later: this plan cannot work.
                     return code::CONSTRAINT;
                 }
-                // The values come in the order of the constraints; the number tells where each
+                // The values come in the order of the constraints; the number shows where each
                 // belongs.
                 given += 1;
                 (usage.argument, usage.omit) = (given, 1);

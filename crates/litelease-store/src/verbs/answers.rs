@@ -68,7 +68,7 @@ impl Form for Answer {
         ruling.row()
     }
 
-    /// A rejection tells the newest token of the name, which it may have to look up.
+    /// A rejection has the newest token of the name, which may have to be read first.
     fn finish(draft: Self::Draft, store: &Store, name: &str) -> Result<Self, Error> {
         let (reason, current) = match draft {
             Ok(row) => return Ok(vec![row]),

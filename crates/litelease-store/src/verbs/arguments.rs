@@ -1,4 +1,4 @@
-//! The arguments of a call, checked: whatever is wrong with one is told with its name.
+//! The arguments of a call, checked: an error names the argument.
 
 use std::ffi::c_int;
 
@@ -59,7 +59,7 @@ impl Argument {
         self.takes(Some(value)) && (is_anything || !matches!(value, Value::Real(_)))
     }
 
-    /// Says what is wrong with an argument. `kind` is SQLite's own word on its type.
+    /// Returns the error of a wrong argument. `kind` is SQLite's own word for its type.
     #[cold]
     pub(crate) fn complaint(&self, value: Option<Value<'_>>, kind: c_int) -> String {
         let wanted = match self.kind {
@@ -89,7 +89,7 @@ impl Argument {
     }
 }
 
-/// The arguments of one call, each of which is what it must be.
+/// The arguments of one call, all checked.
 pub struct Arguments<'a> {
     pub(crate) given: &'a [Option<Value<'a>>],
 }

@@ -2,13 +2,14 @@
 
 use std::iter;
 
-use litelease_core::Row;
+use litelease_core::LeaseRow;
 
 use super::answers::{Form, lease, optional, optional_text, text};
 use super::{Answer, Arguments, Listing, Range, RowIterator};
+use crate::list::WalkedRow;
 use crate::schema::{RESOURCES, is_there};
 use crate::statements::execute_once;
-use crate::{BootRecord, Error, ForeignLock, OwnedValue, Store, Value, When};
+use crate::{BootRecord, Error, ForeignLock, OwnedValue, Store, When};
 
 pub(super) fn bootstrap<F: Form>(store: &Store, _: &Arguments<'_>) -> Result<F, Error> {
     store.bootstrap().map(F::plain)
@@ -79,10 +80,10 @@ pub(super) fn owner(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, 
     Ok(owner.unwrap_or_default())
 }
 
-/// No row where nobody has it.
+/// No row if the name is free.
 pub(super) fn inspect(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
-    let found = store.inspect(given.text(0), given.when(1), |found| lease(found.into_owned()))?;
-    Ok(found.into_iter().collect())
+    let (row, now_ms) = (store.row(given.text(0))?, given.when(1).now_ms());
+    Ok(row.iter().filter_map(|row| live(row, now_ms)).collect())
 }
 
 pub(super) fn token<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {
@@ -93,14 +94,19 @@ pub(super) fn token<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, 
 pub(super) fn live_leases(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let (prefix, now_ms) = (given.text(0), given.when(1).now_ms());
     let rows = store.list()?;
-    let live = rows.iter().filter(|row| row.name.starts_with(prefix));
-    Ok(live.filter_map(|row| litelease_core::inspect(row.row(), now_ms)).map(lease).collect())
+    let live_rows = rows.iter().filter(|row| row.name.starts_with(prefix));
+    Ok(live_rows.filter_map(|row| live(row, now_ms)).collect())
 }
 
-/// Every lease, with how it stands at the time that is given.
+/// A lease that is live, and when its grant began.
+fn live(row: &LeaseRow, now_ms: i64) -> Option<Vec<OwnedValue>> {
+    Some([lease(row.row().live(now_ms)?), vec![optional(row.since_ms)]].concat())
+}
+
+/// Every lease, with its state at the given time.
 pub(super) const LEASES: Listing = Listing {
     columns: "name TEXT, owner TEXT, token INTEGER, expires_at_ms INTEGER, remaining_ms INTEGER, \
-              state TEXT, value",
+              state TEXT, value, since_ms INTEGER",
     order: Some(0),
     rows: leases,
 };
@@ -110,12 +116,13 @@ fn leases(store: &Store, given: &Arguments<'_>, range: Range<'_>) -> Result<RowI
     let mut walk = store.walk(range.from, range.to)?;
     let next = move || {
         let next = walk.next();
-        next.map(|next| next.map(|(row, value)| lease_row(row, value, now_ms))).transpose()
+        next.map(|next| next.map(|walked| lease_row(walked, now_ms))).transpose()
     };
     Ok(Box::new(iter::from_fn(next)))
 }
 
-fn lease_row(row: Row<'_>, value: Value<'_>, now_ms: i64) -> Vec<OwnedValue> {
+fn lease_row(walked: WalkedRow<'_>, now_ms: i64) -> Vec<OwnedValue> {
+    let WalkedRow { row, since_ms, value } = walked;
     let tenure = row.state().and_then(|state| state.tenure());
     let expiry = tenure.map(|tenure| tenure.expires_at_ms);
     vec![
@@ -128,6 +135,7 @@ fn lease_row(row: Row<'_>, value: Value<'_>, now_ms: i64) -> Vec<OwnedValue> {
         optional_text(row.status(now_ms).map(|status| status.word())),
         // A value ends with its grant.
         if row.live(now_ms).is_some() { value.into() } else { OwnedValue::Null },
+        optional(since_ms.filter(|_| tenure.is_some())),
     ]
 }
 

@@ -54,7 +54,7 @@ pub(super) fn take_over<F: Form>(store: &Store, given: &Arguments<'_>) -> Result
     store.take_over(name, owner, ttl_ms, given.when(3), |taken| F::plain(taken))
 }
 
-/// The live lease with its value, in one snapshot and at one time; no row where nobody has it.
+/// The live lease with its value, in one snapshot and at one time; no row if the name is free.
 pub(super) fn leader(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let (name, when) = (given.text(0), When::At(given.when(1).now_ms()));
     let found = store.in_snapshot(|| {

@@ -101,7 +101,7 @@ pub(super) fn queue_info(store: &Store, given: &Arguments<'_>) -> Result<Answer,
     Ok(info.map(queue_row).into_iter().collect())
 }
 
-/// How every queue stands, by name.
+/// The counts of every queue, by name.
 pub(super) const QUEUES: Listing = Listing {
     columns: "queue TEXT, visible INTEGER, delayed INTEGER, leased INTEGER, dead INTEGER, \
               oldest_ms INTEGER, max_attempts INTEGER",

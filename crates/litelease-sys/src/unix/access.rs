@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Checks that a file or folder with a secret is private: returns what is wrong if other users
+/// Checks that a file or folder with a secret is private: returns the flaw if other users
 /// could read or change it.
 ///
 /// ```

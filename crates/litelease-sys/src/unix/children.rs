@@ -7,7 +7,7 @@ use std::{mem, ptr};
 
 pub use libc::pid_t;
 
-/// How a process ended or paused.
+/// The way in which a process ended or paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It exited with this code.

@@ -1,12 +1,12 @@
 //! Calls that all Unix systems share.
 
 mod access;
-pub mod children;
+pub(crate) mod children;
 mod clock;
 mod files;
 pub(crate) mod process;
 mod sentinel;
-pub mod standard;
+pub(crate) mod standard;
 mod terminal;
 
 pub use access::exposure;

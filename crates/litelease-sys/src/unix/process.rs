@@ -21,7 +21,7 @@ pub fn at_exit(work: extern "C" fn()) {
     let _ = unsafe { libc::atexit(work) };
 }
 
-/// The signals that a thread takes although it takes no others: those that its own instructions
+/// The signals that a thread takes although it blocks all others: those that its own instructions
 /// cause.
 const OWN_SIGNALS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGTRAP];
@@ -64,8 +64,8 @@ pub fn pin_library(address: usize) {
     }
 }
 
-/// Returns a function that finds functions by name in a library that is loaded, and in those that
-/// it uses; in the program itself if no path is given. None if the library is not loaded.
+/// Returns a function that finds functions by name in a loaded library and in those that it uses,
+/// or in the program itself if no path is given. `None` if the library is not loaded.
 pub fn functions_of(library: Option<&CStr>) -> Option<impl Fn(&CStr) -> *const c_void> {
     let path = library.map_or(ptr::null(), CStr::as_ptr);
     // SAFETY: the path ends with a NUL. A library that is not loaded is not loaded now.

@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use crate::write_lock::Holder;
 
-/// Why the lock was not acquired.
+/// The reason why the lock was not acquired.
 ///
 /// ```
 /// use std::time::Duration;

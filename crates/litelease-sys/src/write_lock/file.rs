@@ -65,7 +65,7 @@ pub(crate) enum Present {
     Signed(Holder),
     /// One that has not signed it, such as flock(1).
     Unsigned(u32),
-    /// The system does not tell.
+    /// The system does not show it.
     Unknown,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn present_holder(side: &SideFile) -> Present {
     match (signed(side), locker(side)) {
         (Some(holder), Some(pid)) if holder.pid == pid => Present::Signed(holder),
         (Some(holder), None) if !holder.is_gone() => Present::Signed(holder),
-        // Another process may have taken and signed the lock between the two looks.
+        // Another process may have taken and signed the lock between the two reads.
         (_, Some(pid)) => match signed(side) {
             Some(holder) if holder.pid == pid => Present::Signed(holder),
             _ => Present::Unsigned(pid),

@@ -15,7 +15,7 @@ use crate::write_lock::lock_waiter::{LockWaiter, QueuedWait, Waited};
 use crate::write_lock::turn::{NotNow, Turn};
 use crate::write_lock::{Error, Holder, OwnedLock, SlicedLock, file, queue};
 
-/// How to wait for the lock.
+/// The way to wait for the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
     /// In a queue. A process that has had its turn goes to the end. A turn is one write, or a

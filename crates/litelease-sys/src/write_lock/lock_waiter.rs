@@ -28,7 +28,7 @@ pub(crate) struct LockWaiter {
 enum State {
     /// No thread waits.
     Empty,
-    /// A thread waits. `wanted` tells whether a caller still waits for the lock.
+    /// A thread waits. `wanted` is true while a caller still waits for the lock.
     Waiting { wanted: bool },
     /// The thread has got the lock, or an error.
     Done(Result<File, Error>),
@@ -60,7 +60,7 @@ pub(crate) enum Waited {
     Locked(File),
     /// The deadline came first.
     TimedOut,
-    /// Neither yet: the caller has asked to be told now.
+    /// Neither yet: the caller wants the answer now.
     NotYet,
 }
 

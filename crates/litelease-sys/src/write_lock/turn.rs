@@ -11,7 +11,7 @@ pub(crate) struct Turn {
     freed: Condvar,
 }
 
-/// Why this thread did not get its turn.
+/// The reason why this thread did not get its turn.
 #[derive(Debug, PartialEq)]
 pub(crate) enum NotNow {
     /// It has the turn already.

@@ -10,7 +10,7 @@ use super::session::Event;
 use crate::exit::{Failure, Result, code};
 use crate::stream::write_bytes;
 
-/// The longest line that is kept. The rest of a longer one is skipped, and what is kept is no
+/// The longest line that is read. The rest of a longer one is skipped, and its beginning is no
 /// command.
 const LONGEST_LINE: u64 = 1024;
 

@@ -19,7 +19,7 @@ use crate::output::{complain, printable};
 use crate::target::{HoldRequest, Tenure};
 use crate::waiting::while_waiting;
 
-/// Something that has happened.
+/// An event of the loop.
 pub(super) enum Event {
     /// The waiting is over, one way or the other.
     Acquired(Result<Tenure>),
@@ -40,7 +40,7 @@ pub(super) enum Event {
 /// the place is in the way.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest time between two looks at the clock: after a suspend, an alarm is late.
+/// The longest time between two reads of the clock: after a suspend, an alarm is late.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Waits for the name with `hold` and holds it until it is released or lost. Returns the exit code.
@@ -130,7 +130,7 @@ impl Session {
         }
     }
 
-    /// Does what a line asks for, and returns the exit code if that ends the hold.
+    /// Carries out a line of input, and returns the exit code if that ends the hold.
     fn obey(self, line: &str) -> ControlFlow<Result<u8>, Self> {
         let said = match line {
             "release" => return ControlFlow::Break(self.release(None)),
@@ -206,7 +206,7 @@ impl Session {
     }
 }
 
-/// How the waiting ended.
+/// The end of the wait.
 enum Waited {
     Acquired(Result<Tenure>),
     /// The program wants the name no more, or cannot be answered.
@@ -258,7 +258,7 @@ fn wait_on_thread(
     Ok(())
 }
 
-/// Ends the waiting, and releases what is granted at this moment.
+/// Ends the wait, and releases a grant that arrives at this moment.
 fn stop_waiting(cancel: &Cancel, events: &Receiver<Event>) {
     cancel.cancel();
     let begin = Instant::now();

@@ -31,8 +31,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let db = database::open_patiently(common, Duration::ZERO)?;
     match db.ensure(&args.name, &args.owner, args.ttl)? {
         ClaimResult::Acquired(granted) => {
-            // If this cannot be told, nothing is released: the lease may be an older one, and
-            // asking again tells the same token.
+            // If this cannot be printed, nothing is released: the lease may be an older one, and
+            // repeating the command prints the same token.
             answer(common, lease(&granted), &granted.token.to_string())?;
             Ok(code::OK)
         }

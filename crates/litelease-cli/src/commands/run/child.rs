@@ -22,8 +22,8 @@ use crate::target::Variable;
 
 /// A process that waits to become the command, in a process group of its own.
 ///
-/// It is there before the name is claimed, so that the owner text can name the group: if we are
-/// killed, others must not take the name over before everybody in it has ended.
+/// The group exists before the name is claimed, so that the owner text can name it: if we are
+/// killed, no other process may take the name over before all processes of the group have ended.
 pub(crate) struct Prepared {
     /// Its number, which is the group's.
     pub(crate) group: pid_t,
@@ -116,7 +116,7 @@ fn become_command(
     replace_process(&mut command)
 }
 
-/// Starts the shell command that is to be told of a loss.
+/// Starts the shell command that learns of a loss.
 pub(crate) fn start_hook(
     hook: &str,
     place: &[Variable],
@@ -155,8 +155,8 @@ pub(crate) fn start_in_group(
     command.spawn()
 }
 
-/// Remembers when this process has begun to clean up. From a second after that on, a signal ends it
-/// at once: what it cleans up may be out of reach.
+/// Remembers when this process has begun to clean up. After a second, a signal ends it at once,
+/// because the cleaning up may be blocked.
 #[derive(Clone, Default)]
 pub(crate) struct Ending(Arc<OnceLock<Instant>>);
 
@@ -164,7 +164,7 @@ pub(crate) struct Ending(Arc<OnceLock<Instant>>);
 const FIRST_SIGNALS: Duration = Duration::from_secs(1);
 
 impl Ending {
-    /// Notes that only cleaning up is left.
+    /// Records that only cleaning up is left.
     pub(crate) fn begin(&self) {
         let _ = self.0.set(Instant::now());
     }
@@ -183,7 +183,7 @@ pub(crate) fn forward_signals<E: Send + 'static>(
 ) -> io::Result<Ending> {
     let ending = Ending::default();
     let begun = ending.clone();
-    // What is ignored stays so, for us and for the command: nohup asks for that.
+    // Signals that are ignored stay ignored, for us and for the command: nohup wants that.
     let wanted = [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGTSTP];
     let mut signals = Signals::new(wanted.into_iter().filter(|signal| !is_ignored(*signal)))?;
     let body = move || {

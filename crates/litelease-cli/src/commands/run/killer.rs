@@ -7,7 +7,7 @@ use litelease::{Loss, LossSignal};
 use litelease_sys::children::{pid_t, signal_group};
 use signal_hook::consts::{SIGCONT, SIGKILL, SIGTERM};
 
-/// The main loop looks at the clock this often: after a suspend its alarm is late.
+/// The main loop reads the clock this often, because its alarm is late after a suspend.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Watches over the group of a command whose lease may be lost.
@@ -38,12 +38,12 @@ impl Killer {
         Killer { group, grace, ending: None }
     }
 
-    /// Checks whether the group has been asked to end.
+    /// Checks whether the group was told to end.
     pub(crate) fn has_begun(&self) -> bool {
         self.ending.is_some()
     }
 
-    /// Does what is due now. Returns why the lease is lost when it begins to end the group.
+    /// Does the work that is due. Returns why the lease is lost when it begins to end the group.
     pub(crate) fn poll(&mut self, lease: &LossSignal) -> Option<Loss> {
         let left = lease.trusted_for();
         match &mut self.ending {
@@ -82,7 +82,7 @@ impl Killer {
         self.ending = Some(Ending { kill_at, is_own_clock, is_killed: false });
     }
 
-    /// Returns for how long nothing needs to be done, unless something happens.
+    /// Returns how long the loop may sleep if no event comes.
     pub(crate) fn idle_time(&self, lease: &LossSignal) -> Duration {
         let next = match &self.ending {
             None => lease.trusted_for().saturating_sub(self.grace),

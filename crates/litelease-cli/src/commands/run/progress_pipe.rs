@@ -18,8 +18,8 @@ pub(crate) struct ProgressPipe {
 }
 
 impl ProgressPipe {
-    /// Makes the pipe, and calls `noted` on a thread whenever something is written, until that
-    /// returns false.
+    /// Makes the pipe, and calls `noted` on a thread for every write into it, until that returns
+    /// false.
     pub(crate) fn listen(noted: impl Fn() -> bool + Send + 'static) -> io::Result<Self> {
         let path = env::temp_dir().join(format!("litelease-progress-{}", unique()));
         create_pipe(&path)?;
@@ -38,7 +38,7 @@ impl Drop for ProgressPipe {
     }
 }
 
-/// Notes progress. Fails if the run that made the pipe is gone.
+/// Records progress. Fails if the run that made the pipe is gone.
 pub(crate) fn note(path: &Path) -> io::Result<()> {
     match open_pipe(path)?.write(b"\n") {
         // It is full of notes that are not read yet.

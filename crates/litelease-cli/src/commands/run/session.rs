@@ -19,7 +19,7 @@ use crate::exit::{Failure, Result, code};
 use crate::output::{self, printable};
 use crate::target::{Tenure, Variable};
 
-/// Something that has happened.
+/// An event of the loop.
 pub(crate) enum Event {
     /// The waiting is over, one way or the other.
     Held(Result<Tenure>),
@@ -73,7 +73,7 @@ pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
     Session::start(task, common.json, held, prepared, sentinel, sender)?.run(&events, &ending)
 }
 
-/// How the waiting ended.
+/// The end of the wait.
 enum Waited {
     Held(Tenure),
     Signal(i32),
@@ -127,7 +127,7 @@ struct Session {
     processes: ProcessGroup,
     sentinel: Sentinel,
     terminal: Terminal,
-    /// How the command itself ended.
+    /// The end of the command itself.
     ended: Option<u8>,
     killer: Killer,
     /// On a thread: a reader of standard error that is stuck must not delay the kill.
@@ -272,7 +272,7 @@ impl Session {
         }
     }
 
-    /// Returns for how long nothing needs to be done, unless something happens.
+    /// Returns how long the loop may sleep if no event comes.
     fn idle_time(&self) -> Duration {
         // A group may lose its last member without any child of ours ending.
         let longest = if self.ended.is_some() { Duration::from_millis(50) } else { LONGEST_WAIT };

@@ -1,4 +1,4 @@
-//! `litelease status`: who has what, for how long.
+//! `litelease status`: the holder of each name, since when and for how long.
 
 mod shards;
 
@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, Table};
-use litelease::{Identity, KEPT, Lease, LeaseRow, SlotRow, Status};
+use litelease::{KEPT, Lease, LeaseRow, SlotRow, Status};
 use serde_json::Value;
 
 use crate::Common;
@@ -14,7 +14,8 @@ use crate::duration::shown;
 use crate::exit::{Result, code};
 use crate::holder::Holder;
 use crate::output::{
-    complain, entry, lines, owner, printable, process, remark, say, slot_lease, slots, time_left,
+    complain, entry, lease_row, lines, owner, printable, process, remark, say, slot_lease, slots,
+    time_left,
 };
 use crate::similar::{hint, similar_at};
 use crate::target::Target;
@@ -91,7 +92,7 @@ fn nobody(names: &[String], place: &Target) -> Result<String> {
 /// How many pools are told in one line.
 const MOST_POOLS: usize = 10;
 
-/// Says which slots are held, of these names or of all, and how to see them; nothing if none is.
+/// Prints which slots are held, of these names or of all, and how to see them; nothing if none is.
 fn held_slots(names: &[String], place: &Target) -> Result<String> {
     let mut pools = place.pools()?;
     pools.retain(|(name, _)| names.is_empty() || names.contains(name));
@@ -129,9 +130,8 @@ fn show_slots(name: &str, place: &Target, common: &Common) -> Result<u8> {
 
 /// Returns a held slot as a row of the table, by its position.
 pub(super) fn slot_entry(row: &SlotRow) -> LeaseRow {
-    let Lease { owner, token, expires_at_ms, .. } = slot_lease(row);
-    let name = row.slot.position.to_string();
-    LeaseRow { name, tenure: Some((owner, expires_at_ms)), token }
+    let slot = slot_lease(row);
+    lease_row(Lease { name: row.slot.position.to_string(), ..slot })
 }
 
 fn table(first: &str, listed: &[LeaseRow], now_ms: i64) -> String {
@@ -151,8 +151,8 @@ fn table(first: &str, listed: &[LeaseRow], now_ms: i64) -> String {
                     _ => Color::Reset,
                 };
                 let process = Cell::new(process).fg(colour);
-                let since_ms = Identity::parse(who).and_then(|who| who.since_ms());
-                let held = since_ms.map_or("-".into(), |since_ms| shown(now_ms - since_ms));
+                let held = |since_ms: i64| shown(now_ms.saturating_sub(since_ms));
+                let held = lease.since_ms.map_or("-".into(), held);
                 let left = if *expiry == KEPT { "kept".into() } else { time_left(*expiry) };
                 let holder = Holder::find(who);
                 let command = holder.as_ref().map_or("-".into(), Holder::line);

@@ -1,4 +1,4 @@
-//! `litelease status --shards`: who has which shard of a group.
+//! `litelease status --shards`: the holder of each shard of a group.
 
 use std::collections::BTreeMap;
 
@@ -109,7 +109,7 @@ fn read(db: &Litelease, group: &str) -> Result<Group> {
 }
 
 impl Group {
-    /// Returns the id of the member with this owner text, or who else that is.
+    /// Returns the id of the member with this owner text, or the holder's own text.
     fn who(&self, text: &str) -> String {
         let member = self.members.iter().find(|member| member.owner == text);
         member.map_or_else(|| owner(text), |member| printable(&member.id))

@@ -1,4 +1,4 @@
-//! Shows at a terminal how the queue stands and how fast the work goes.
+//! Shows at a terminal the state of the queue and the speed of the work.
 
 use std::io::IsTerminal;
 use std::thread;
@@ -27,7 +27,7 @@ pub(super) fn start(common: &Common, place: Queues, queue: &str, worker: Worker)
     let _ = thread::Builder::new().name("progress".into()).spawn(print);
 }
 
-/// Prints what was done in all.
+/// Prints the counts of the whole run.
 pub(super) fn sum_up(common: &Common, queue: &str, counts: WorkerCounts) -> Result<()> {
     let WorkerCounts { done, given_back, buried, lost, .. } = counts;
     if common.json {
@@ -51,7 +51,7 @@ fn print_lines(place: &Queues, queue: &str, worker: &Worker) {
     loop {
         thread::sleep(pause);
         let begin = Instant::now();
-        // What cannot be seen now may be seen later, or its key does not allow it.
+        // A queue that cannot be read now may be readable later, or the key may not allow it.
         let info = place.info(queue).ok().flatten().unwrap_or_default();
         // Counting a long queue takes time, of which it may have a twentieth.
         pause = PAUSE.max(begin.elapsed() * 20);

@@ -1,5 +1,5 @@
-//! One worker, from the first item to the last: its threads run commands, and a loop over
-//! everything that can happen ends those whose item is lost.
+//! One worker, from the first item to the last: its threads run commands, and a loop over all
+//! events ends the commands whose item is lost.
 
 use std::io::ErrorKind;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -24,7 +24,7 @@ use crate::output::{complain, printable};
 use crate::target::Variable;
 use crate::target::queues::{Options, Queues, WorkItem, Worker};
 
-/// Something that has happened.
+/// An event of the loop.
 enum Event {
     /// A signal to stop or to end.
     Signal(i32),
@@ -58,9 +58,9 @@ struct State {
     is_draining: bool,
     /// An operator wants the commands to end, too.
     is_ending: bool,
-    /// How the last command ended, for `--once`.
+    /// The end of the last command, for `--once`.
     last: Option<u8>,
-    /// Why no command can be started.
+    /// The reason why no command can be started.
     failure: Option<Failure>,
 }
 
@@ -239,7 +239,7 @@ impl Session {
         }
     }
 
-    /// Returns for how long nothing needs to be done, unless something happens.
+    /// Returns how long the loop may sleep if no event comes.
     fn idle_time(&self) -> Duration {
         let commands = self.commands().into_iter();
         let times = commands.map(|command| command.killer().idle_time(&command.lease));

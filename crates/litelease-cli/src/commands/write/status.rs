@@ -1,4 +1,4 @@
-//! `litelease write --status`: who holds the write lock of a database.
+//! `litelease write --status`: the holder of the write lock of a database.
 
 use litelease::{LockState, WriteLock};
 use serde_json::{Value, json};

@@ -187,7 +187,7 @@ fn an_old_snapshot_that_wants_to_write_is_told_so_and_never_passes() {
     let lease = acquired(db.claim("writer", "a", LONG));
     old.conn().execute_batch("BEGIN").unwrap();
     assert!(old.present(("writer", lease.token)).unwrap());
-    // Meanwhile somebody else is granted the name; the old snapshot does not know.
+    // Meanwhile another owner is granted the name; the old snapshot does not show it.
     let _ = db.transfer(&lease, "b", LONG).unwrap();
     assert!(old.present(("writer", lease.token)).unwrap());
     let refused = old.conn().execute("INSERT INTO orders VALUES (1, 1)", []).unwrap_err();

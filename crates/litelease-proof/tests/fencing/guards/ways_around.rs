@@ -50,8 +50,8 @@ fn a_connection_without_the_functions_is_refused_by_one_form_and_free_to_use_the
     assert!(db.guards().unwrap().iter().all(|guard| guard.is_intact));
 }
 
-/// What a trigger cannot see. Whoever does one of these goes around the fence on purpose, or by a
-/// tool that works below SQL; the docs name each.
+/// Changes that a trigger cannot see. A program that makes one of these goes around the fence on
+/// purpose, or by a tool that works below SQL; the docs name each.
 #[test]
 fn known_ways_around_the_fence_are_as_the_docs_tell() {
     for guard in [Guard::by_connection(), Guard::by_column("tok")] {
