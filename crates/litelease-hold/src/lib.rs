@@ -59,6 +59,8 @@ mod notify;
 mod place;
 mod process_keeper;
 mod rows;
+#[cfg(feature = "schedules")]
+pub mod schedule;
 mod wait;
 mod worker;
 
