@@ -95,7 +95,7 @@ pub struct WriteLock {
 /// The lock, held until this is dropped. It belongs to the thread that took it.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
-pub struct HeldLock<'l> {
+pub struct Locked<'l> {
     lock: &'l WriteLock,
     file: File,
     is_shared: bool,
@@ -194,7 +194,7 @@ impl WriteLock {
     /// assert!(matches!(second, Err(Error::Nested)));
     /// # Ok::<(), litelease_sys::write_lock::Error>(())
     /// ```
-    pub fn acquire(&self, timeout: Duration, waiting: Waiting) -> Result<HeldLock<'_>, Error> {
+    pub fn acquire(&self, timeout: Duration, waiting: Waiting) -> Result<Locked<'_>, Error> {
         if self.is_inherited() {
             return Err(Error::Forked);
         }
@@ -207,7 +207,7 @@ impl WriteLock {
         let locked = self.go_on(&mut attempt, None);
         match locked.and_then(|locked| locked.ok_or_else(|| self.timed_out(timeout))) {
             Ok(file) => {
-                Ok(HeldLock { lock: self, file, is_shared: false, thread_bound: PhantomData })
+                Ok(Locked { lock: self, file, is_shared: false, thread_bound: PhantomData })
             }
             Err(error) => {
                 self.turn.give_back();
@@ -361,7 +361,7 @@ impl WriteLock {
     }
 }
 
-impl HeldLock<'_> {
+impl Locked<'_> {
     /// Shares the lock with child processes that are started from now on, as flock(1) does. It is
     /// freed when this process and all of them have closed it.
     #[cfg(unix)]
@@ -378,7 +378,7 @@ impl HeldLock<'_> {
     }
 }
 
-impl Drop for HeldLock<'_> {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
         if self.lock.is_inherited() {
             return; // a forked child's copy: the lock belongs to the parent
