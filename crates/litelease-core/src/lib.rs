@@ -38,6 +38,7 @@ mod request;
 mod row;
 mod rule;
 mod shard;
+mod tick;
 mod value;
 
 pub use access::{InvalidPermission, Permission, Scope};
@@ -72,4 +73,9 @@ pub use rule::{
     is_newest, purge_limit, raise, raise_name, release, renew, transfer,
 };
 pub use shard::{MAX_SHARDS, ShardPlan, ShardState, plan};
+pub use tick::{
+    ClaimTickResult, DEFAULT_TICK_ATTEMPTS, FinishTickResult, MAX_AHEAD_MS, NewestTick, Tick,
+    TickChange, TickOutcome, TickRequest, TickResult, TickState, TickStep, again, carry_tick,
+    claim_tick, finish_tick, forget_tick, installed, skip, tick,
+};
 pub use value::{attach, is_shown};

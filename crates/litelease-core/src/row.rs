@@ -153,6 +153,24 @@ pub enum Refusal {
         /// The time that was given.
         ms: i64,
     },
+    /// A tick may have no grant at all.
+    InvalidAttempts {
+        /// The number of grants that was given.
+        attempts: i64,
+    },
+    /// The newest tick that is stored is more than a minute ahead of the clock, which was set back.
+    /// No tick would run until then.
+    TickAhead {
+        /// The stored tick.
+        tick_ms: i64,
+        /// The clock.
+        now_ms: i64,
+    },
+    /// A tick is to be begun and finished at once, while a holder is at work on one.
+    TickHeld {
+        /// The tick under way.
+        tick_ms: i64,
+    },
 }
 
 /// Decides whether what ends at `end_ms` is live at `now_ms`. At the instant of its end it is over.
@@ -388,6 +406,19 @@ impl fmt::Display for Refusal {
             Refusal::TokenExhausted => f.write_str(
                 "no larger token exists: the file was moved (`litelease doctor` tells where to), \
                  or the newest token or the minimum is at its maximum",
+            ),
+            Refusal::InvalidAttempts { attempts } => {
+                write!(f, "a tick has 1 attempt or more, got {attempts}")
+            }
+            Refusal::TickAhead { tick_ms, now_ms } => write!(
+                f,
+                "the newest tick is {tick_ms}, but it is {now_ms} now: the clock was set back, or the \
+                 schedule is paused; `litelease ticks skip` makes ticks run from now on"
+            ),
+            Refusal::TickHeld { tick_ms } => write!(
+                f,
+                "a holder is at work on the tick {tick_ms}: use claim_tick and finish for every tick \
+                 of a name, or tick for every one"
             ),
             Refusal::TtlTooLong { ttl_ms, most_ms } => {
                 write!(f, "the ttl of a read is at most {most_ms} ms, got {ttl_ms} ms")

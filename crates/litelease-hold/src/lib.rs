@@ -60,6 +60,8 @@ mod place;
 mod process;
 mod process_keeper;
 mod rows;
+#[cfg(feature = "schedules")]
+pub mod schedule;
 mod wait;
 #[cfg_attr(not(target_os = "linux"), path = "wakeup_elsewhere.rs")]
 mod wakeup;

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use crate::play::{self, Played, Player, ToText, error, held, number, owner};
 use crate::queue;
 use crate::scenario::Action;
+use crate::ticks;
 
 /// The Rust crate on a real file in WAL mode, with no busy timeout.
 pub struct CratePlayer {
@@ -111,6 +112,10 @@ impl CratePlayer {
 }
 
 impl Player for CratePlayer {
+    fn has_ticks(&self) -> bool {
+        true
+    }
+
     fn step(&mut self, now_ms: i64, action: &Action) -> Played {
         // A claim on a live name is busy without the write lock, but a transaction of our own asks
         // for it.
@@ -194,6 +199,7 @@ pub fn perform(
                 value => format!("{value:?}"),
             }))
         }
+        Action::Ticks(action) => ticks::perform(leases, now_ms, action)?,
         Action::Queue(action) => queue::perform(leases, lent, now_ms, action)?,
         Action::Read { name, reader, .. } => {
             play::version(leases.at(now_ms).read(name, reader, ttl)?)

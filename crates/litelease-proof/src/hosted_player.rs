@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use litelease_core::{PoolInfo, SlotInfo};
+use litelease_core::{PoolInfo, SlotInfo, TickOutcome};
 use litelease_store::{Error, Failure, Host, HostedStore, Misuse, OwnedValue, Rows, Value, verb};
 use rusqlite::Connection;
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::crate_player::{LeaseIds, transaction_sql};
 use crate::play::{self, Played, Player};
 use crate::scenario::{Action, shown};
+use crate::ticks::TickAction;
 
 /// A connection of `rusqlite` as a host.
 pub struct RusqliteHost(pub Rc<Connection>);
@@ -261,6 +262,7 @@ impl HostedPlayer {
                 let rows = ask("take_over", &values![name, owner, ttl_ms, now_ms])?;
                 Ok(format!("acquired {}", until(&rows[0][2..])))
             }
+            Action::Ticks(action) => self.perform_on_ticks(now_ms, action),
             Action::Read { name, reader, ttl_ms } => {
                 let rows = ask("read", &values![name, reader, ttl_ms, now_ms])?;
                 Ok(play::version(rows.first().map(|row| integer(&row[0]))))
@@ -315,6 +317,66 @@ impl HostedPlayer {
     }
 }
 
+impl HostedPlayer {
+    fn perform_on_ticks(&self, now_ms: i64, action: &TickAction) -> Result<String, Error> {
+        let name = action.name();
+        let ask = |verb: &str, values: &[OwnedValue]| {
+            call(self.store(), verb, values).map(|rows| rows.into_iter().next().unwrap_or_default())
+        };
+        let previous = |value: &OwnedValue| match value {
+            OwnedValue::Integer(previous_ms) => format!(" previous {previous_ms}"),
+            _ => String::new(),
+        };
+        let row = match action {
+            TickAction::Claim { owner, tick_ms, ttl_ms, attempts, .. } => {
+                ask("claim_tick", &values![name, owner, ttl_ms, tick_ms, attempts, now_ms])?
+            }
+            TickAction::Tick { tick_ms, .. } => ask("tick", &values![name, tick_ms, now_ms])?,
+            TickAction::Finish { token, outcome, .. } => {
+                let has_failed = i64::from(*outcome == TickOutcome::Failed);
+                ask("finish_tick", &values![name, token, has_failed, now_ms])?
+            }
+            TickAction::Skip { until_ms, breaks, .. } => {
+                let breaks = i64::from(*breaks);
+                ask("tick_skip", &values![name, until_ms, breaks, now_ms])?
+            }
+            TickAction::Again { .. } => ask("tick_again", &values![name, now_ms])?,
+            TickAction::Forget { .. } => ask("tick_forget", &values![name, now_ms])?,
+            TickAction::Ticks { .. } => {
+                let rows = call(self.store(), "ticks", &values![now_ms])?;
+                let row = rows.iter().find(|row| text(&row[0]) == name);
+                return Ok(row.map_or("none".into(), |row| {
+                    let newest = format!("{} {}", integer(&row[1]), text(&row[2]));
+                    let (attempt, attempts) = (integer(&row[4]), integer(&row[5]));
+                    format!("tick {newest} attempt {attempt} of {attempts}{}", previous(&row[3]))
+                }));
+            }
+        };
+        let newest = |row: &[OwnedValue]| format!("{} {}", integer(&row[1]), text(&row[2]));
+        Ok(match (action, text(&row[0])) {
+            (TickAction::Forget { .. }, "Changed") => "forgotten".into(),
+            (_, "Acquired") => {
+                let attempt = integer(&row[5]);
+                format!("{} attempt {attempt}{}", outcome_text(&row), previous(&row[6]))
+            }
+            (TickAction::Claim { .. }, "Busy") => match &row[5] {
+                OwnedValue::Integer(tick_ms) => format!("{} runs {tick_ms}", outcome_text(&row)),
+                _ => outcome_text(&row),
+            },
+            (_, "Busy") => outcome_text(&row),
+            (_, "AlreadyTaken") => format!("taken {}", newest(&row)),
+            (_, "InFuture") => "in future".into(),
+            (_, "First") => "first".into(),
+            (_, "Finished") => "finished".into(),
+            (_, "Repeated") => "finished before".into(),
+            (_, "Stale") => "error StaleTick".into(),
+            (_, "Changed") => format!("newest {}", newest(&row)),
+            (_, "Unknown") => "none".into(),
+            (_, word) => format!("unknown case {word}"),
+        })
+    }
+}
+
 impl Default for HostedPlayer {
     fn default() -> Self {
         HostedPlayer::new()
@@ -322,6 +384,10 @@ impl Default for HostedPlayer {
 }
 
 impl Player for HostedPlayer {
+    fn has_ticks(&self) -> bool {
+        true
+    }
+
     fn step(&mut self, now_ms: i64, action: &Action) -> Played {
         if self.is_abandoned {
             return Played::Skipped(NO_SUCH_VERB);

@@ -33,6 +33,9 @@ pub mod server;
 pub mod shards;
 pub mod sql_player;
 pub mod terminal;
+pub mod tick_model;
+pub mod tick_mutant;
+pub mod ticks;
 pub mod tls;
 pub mod torture;
 pub mod trouble;
@@ -91,6 +94,9 @@ mod documents {
 
     #[doc = include_str!("../../../docs/sessions.md")]
     struct Sessions;
+
+    #[doc = include_str!("../../../docs/cron-on-several-machines.md")]
+    struct Cron;
 
     #[doc = include_str!("../../../docs/elections.md")]
     struct Elections;

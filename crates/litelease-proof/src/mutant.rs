@@ -2,10 +2,11 @@
 //! is no proof.
 
 use litelease_core::{
-    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Conditions, Delay,
-    GrantResult, Item, ItemState, Limits, PoolSnapshot, Read, Receipt, Refusal, ReleaseResult,
-    RenewResult, Request, RequestResult, RequestStep, Row, SlotInfo, State, Step, TakenOver, Term,
-    TransferResult,
+    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, ClaimTickResult, Claimant,
+    Conditions, Delay, FinishTickResult, GrantResult, Item, ItemState, Limits, PoolSnapshot, Read,
+    Receipt, Refusal, ReleaseResult, RenewResult, Request, RequestResult, RequestStep, Row,
+    SlotInfo, State, Step, TakenOver, Term, Tick, TickChange, TickOutcome, TickRequest, TickResult,
+    TickStep, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -229,6 +230,77 @@ pub trait Rules {
     /// Checks whether an item keeps others from using its key.
     fn uses_its_key(&self, item: Item, now_ms: i64) -> bool {
         item.state(now_ms) != ItemState::Dead
+    }
+
+    /// As [`rule::claim_tick`].
+    #[allow(clippy::too_many_arguments)]
+    fn claim_tick<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        stored: Option<Tick>,
+        owner: &'q str,
+        asked: TickRequest,
+        term: Term,
+        floor: i64,
+        dead: Option<Claimant<'_>>,
+    ) -> Result<TickStep<'q, ClaimTickResult<&'a str>>, Refusal> {
+        rule::claim_tick(row, stored, owner, asked, term, floor, dead)
+    }
+
+    /// As [`rule::tick`].
+    fn tick(
+        &self,
+        row: Row<'_>,
+        stored: Option<Tick>,
+        tick_ms: i64,
+        now_ms: i64,
+    ) -> Result<TickStep<'static, TickResult>, Refusal> {
+        rule::tick(row, stored, tick_ms, now_ms)
+    }
+
+    /// As [`rule::finish_tick`].
+    fn finish_tick(
+        &self,
+        row: Row<'_>,
+        stored: Option<Tick>,
+        token: i64,
+        outcome: TickOutcome,
+        now_ms: i64,
+    ) -> TickStep<'static, FinishTickResult> {
+        rule::finish_tick(row, stored, token, outcome, now_ms)
+    }
+
+    /// As [`rule::carry_tick`].
+    fn carry_tick(&self, stored: Option<Tick>, from: i64, to: i64) -> Option<Tick> {
+        rule::carry_tick(stored, from, to)
+    }
+
+    /// As [`rule::skip`].
+    fn skip<'a>(
+        &self,
+        row: Row<'a>,
+        stored: Option<Tick>,
+        until_ms: Option<i64>,
+        breaks: bool,
+        now_ms: i64,
+        floor: i64,
+    ) -> Result<TickStep<'static, TickChange<&'a str>>, Refusal> {
+        rule::skip(row, stored, until_ms, breaks, now_ms, floor)
+    }
+
+    /// As [`rule::again`].
+    fn again<'a>(
+        &self,
+        row: Row<'a>,
+        stored: Option<Tick>,
+        now_ms: i64,
+    ) -> Result<TickStep<'static, TickChange<&'a str>>, Refusal> {
+        rule::again(row, stored, now_ms)
+    }
+
+    /// The tick that a name still has when its row is purged.
+    fn tick_after_purge(&self, stored: Option<Tick>) -> Option<Tick> {
+        stored
     }
 
     /// The floor that a file needs when a pool is deleted of which this is the newest token.

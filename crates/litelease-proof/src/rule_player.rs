@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use litelease_core::{
     CheckpointResult, Claimant, CommitContext, Conditions, Epoch, LeaseRow, Limits, MAX_COUNT,
-    MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Request, Row, SlotInfo, State, Tenure, Term,
+    MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Request, Row, SlotInfo, State, Tenure, Term, Tick,
     has_ended, inspect, is_newest, limit, purge_limit, read_term, slot_term,
 };
 
@@ -12,6 +12,7 @@ use crate::mutant::Rules;
 use crate::play::{self, Played, Player, ToText, held, number, owner};
 use crate::queue::{QueueAction, Queues, Receipts};
 use crate::scenario::Action;
+use crate::ticks;
 
 /// The pure rule, on rows in memory. Transactions are copies.
 pub struct RulePlayer<R> {
@@ -36,6 +37,7 @@ struct File {
     limits: BTreeMap<String, Limits>,
     /// The latest request for each name.
     requests: BTreeMap<String, (String, Request)>,
+    ticks: BTreeMap<String, Tick>,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -210,6 +212,10 @@ impl<R: Rules> RulePlayer<R> {
                 let step = self.rules.take_over(row, owner, Term::new(*ttl_ms, now_ms)?, floor)?;
                 (step.write, step.answer.to_text())
             }
+            Action::Ticks(action) => {
+                let ticks = &mut self.file.ticks;
+                ticks::by_rule(&self.rules, ticks, row, floor, now_ms, action)?
+            }
             Action::Progress { name, token } => {
                 let answer = self.rules.progress(row, *token, now_ms);
                 if answer.is_done() {
@@ -247,8 +253,20 @@ impl<R: Rules> RulePlayer<R> {
             }
             _ => return Ok(self.transaction_step(action)),
         };
+        if matches!(action, Action::Transfer { .. } | Action::HandOver { .. }) {
+            self.carry_tick(row, write);
+        }
         self.write(row.name(), write, now_ms);
         Ok(answer)
+    }
+
+    fn carry_tick(&mut self, row: Row<'_>, write: Option<State<'_>>) {
+        let stored = self.file.ticks.get(row.name()).copied();
+        if let (Some(from), Some(state)) = (row.token(), write)
+            && let Some(tick) = self.rules.carry_tick(stored, from, state.token())
+        {
+            self.file.ticks.insert(row.name().into(), tick);
+        }
     }
 
     fn note_progress(&mut self, name: &str, token: i64, now_ms: i64) {
@@ -371,10 +389,13 @@ impl<R: Rules> RulePlayer<R> {
         }
         let (rows, epoch) = (&mut self.file.rows, &mut self.file.epoch);
         let before = rows.len();
-        rows.retain(|_, row| {
+        rows.retain(|name, row| {
             let ended = row.state().is_some_and(|state| has_ended(state, row.updated_at_ms, limit));
             if ended {
                 *epoch = epoch.raised(row.token, CONTEXT).unwrap_or(*epoch);
+                let tick = self.file.ticks.remove(name);
+                let kept = self.rules.tick_after_purge(tick);
+                self.file.ticks.extend(kept.map(|tick| (name.clone(), tick)));
             }
             !ended
         });
@@ -432,6 +453,10 @@ impl<R: Rules> RulePlayer<R> {
 }
 
 impl<R: Rules> Player for RulePlayer<R> {
+    fn has_ticks(&self) -> bool {
+        true
+    }
+
     fn step(&mut self, now_ms: i64, action: &Action) -> Played {
         // Without other connections, what follows in this file has no meaning here.
         self.abandoned |= matches!(action, Action::Conn { .. });
@@ -445,6 +470,9 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::InvalidDelay { .. } => "error InvalidDelay".into(),
             Refusal::TtlTooLong { .. } => "error TtlTooLong".into(),
             Refusal::InvalidTime { .. } => "error InvalidTime".into(),
+            Refusal::InvalidAttempts { .. } => "error InvalidAttempts".into(),
+            Refusal::TickAhead { .. } => "error TickAhead".into(),
+            Refusal::TickHeld { .. } => "error TickHeld".into(),
         }))
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fmt, fs, io};
 
 use crate::queue::{self, QueueAction};
+use crate::ticks::{self, TickAction};
 
 /// One file: a history on one database.
 #[derive(Debug)]
@@ -74,6 +75,7 @@ pub enum Action {
     Requested { name: String },
     HandOver { name: String, owner: String, ttl_ms: i64, token: Option<i64> },
     TakeOver { name: String, owner: String, ttl_ms: i64 },
+    Ticks(TickAction),
 }
 
 /// A line that is not of the grammar.
@@ -193,9 +195,15 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
     if let Some(action) = queue::parse(&verb, reader)? {
         return Ok(Action::Queue(action));
     }
+    if let Some(action) = ticks::parse(&verb, reader)? {
+        return Ok(Action::Ticks(action));
+    }
     Ok(match verb.as_str() {
         "claim" => {
             let (name, owner) = (reader.text()?, reader.text()?);
+            if reader.takes("tick") {
+                return Ok(Action::Ticks(ticks::parse_claim(name, owner, reader)?));
+            }
             let ttl_ms = reader.labelled("ttl")?;
             match reader.takes("from") {
                 true => Action::ClaimFromDead {
@@ -341,6 +349,7 @@ impl Action {
             Request { name, .. } | Withdraw { name, .. } | Requested { name } => Some(name),
             HandOver { name, .. } | TakeOver { name, .. } => Some(name),
             Limit { name, .. } | Progress { name, .. } | Checkpoint { name, .. } => Some(name),
+            Ticks(action) => Some(action.name()),
             _ => None,
         }
     }
@@ -419,7 +428,7 @@ impl Reader<'_> {
         Ok(text(&self.next("a name")?).to_owned())
     }
 
-    fn number(&mut self) -> Result<i64, String> {
+    pub(crate) fn number(&mut self) -> Result<i64, String> {
         let word = self.next("a number")?;
         text(&word).parse().map_err(|_| format!("not a number: {}", shown(text(&word))))
     }

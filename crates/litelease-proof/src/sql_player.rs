@@ -15,6 +15,7 @@ use crate::play::{self, Played, Player, error};
 use crate::queue;
 use crate::rig::load_extension;
 use crate::scenario::{Action, shown};
+use crate::ticks;
 
 /// Plays on the SQL functions alone: what a verb does not tell is read from `litelease_leases`.
 pub struct SqlPlayer {
@@ -221,6 +222,7 @@ impl SqlPlayer {
                 assert_eq!(value, listed, "the value of {name:?} and its column");
                 play::value(value)
             }
+            Action::Ticks(action) => ticks::call(self.connection(), now_ms, action)?,
             Action::Queue(action) => {
                 queue::call(self.connection(), &mut self.lent.borrow_mut(), now_ms, action)?
             }
@@ -303,6 +305,10 @@ fn as_slot(row: &rusqlite::Row<'_>) -> rusqlite::Result<SlotInfo> {
 }
 
 impl Player for SqlPlayer {
+    fn has_ticks(&self) -> bool {
+        true
+    }
+
     fn step(&mut self, now_ms: i64, action: &Action) -> Played {
         // What follows in this file depends on it.
         self.abandoned |= matches!(action, Action::ClaimFromDead { .. });
@@ -348,6 +354,9 @@ fn by_its_words(failed: rusqlite::Error) -> String {
         ("of an item has", "InvalidText"),
         ("the delay must not be negative", "InvalidDelay"),
         ("a queue allows 0", "InvalidAttempts"),
+        ("the newest tick is", "TickAhead"),
+        ("a holder is at work on the tick", "TickHeld"),
+        ("does not have its tick any more", "StaleTick"),
     ] {
         if text.contains(words) {
             return format!("error {kind}");

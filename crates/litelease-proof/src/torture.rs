@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use litelease_core::plan;
 
 use crate::model::{PROTECTIONS, search};
+use crate::mutant::TheRule;
 use crate::power_cut::{Epoch, Journals, Setting, Tally, cut_power, cut_power_of_shared};
 use crate::queue_cut::cut_power_of_queues;
 use crate::rig::{Dice, report};
 use crate::shards::history;
+use crate::tick_model;
 
 /// A long proof.
 pub struct Proof {
@@ -70,6 +72,7 @@ pub const PROOFS: &[Proof] = &[
         share: 1,
         run: |watch| again_and_again(watch, "rules", "handoff_model::"),
     },
+    Proof { name: "ticks", share: 1, run: ticks },
     Proof {
         name: "shared-reads",
         share: 1,
@@ -265,6 +268,19 @@ fn model(watch: &Watch) -> Outcome {
     let tried =
         format!("{} states, {part}; {} protections taken away", all.states, PROTECTIONS.len());
     Outcome { tried, found }
+}
+
+/// Every history of ticks, as long as the time and eight events allow.
+fn ticks(watch: &Watch) -> Outcome {
+    let (mut length, mut states, mut found) = (0, 0, Vec::new());
+    while length < 8 && found.is_empty() && !watch.is_over() {
+        length += 1;
+        let searched = tick_model::search(&TheRule, length);
+        states = searched.states;
+        found.extend(searched.broken.map(|broken| format!("{broken:?}")));
+        watch.show(&format!("histories of up to {length} events, {states} states"));
+    }
+    Outcome { tried: format!("all histories of up to {length} events, {states} states"), found }
 }
 
 /// Random histories of a group that shares shards.

@@ -1,6 +1,6 @@
 //! Changes a row: the rule decides inside the statement that stores the result.
 
-use litelease_core::{Epoch, Lease, Row, Step};
+use litelease_core::{Epoch, Lease, Row, State, Step};
 
 use crate::error::Undecided;
 use crate::grant::{Attempt, check_arrival};
@@ -134,26 +134,44 @@ impl Store {
                 RuleAnswer::Unverified => return Err(Error::unexpected_change(name, 0)),
             };
             if let Some(state) = step.write {
-                let tenure = state.tenure();
-                let values = [
-                    Value::Text(name),
-                    tenure.map_or(Value::Null, |tenure| Value::Text(tenure.owner)),
-                    Value::Integer(state.token()),
-                    tenure.map_or(Value::Null, |tenure| Value::Integer(tenure.expires_at_ms)),
-                    Value::Integer(now_ms),
-                    if begins_grant { Value::Integer(now_ms) } else { Value::Null },
-                ];
-                match target {
-                    Target::Row => self.statements.save.execute_with(self.connection, &values)?,
-                    Target::NewRow => execute_once(self.connection, ADD, &values[..5])?,
-                }
-                match self.connection.changes() {
-                    1 => {}
-                    changed => return Err(Error::unexpected_change(name, changed)),
-                }
+                let since_ms = begins_grant.then_some(now_ms);
+                self.save_row(name, target == Target::Row, state, now_ms, since_ms)?;
             }
             Ok(Attempt::Decided(step))
         })
+    }
+
+    /// Stores a state that the rule has decided on, inside a transaction. `since_ms` is the
+    /// beginning of its grant, if that is a new one.
+    #[cold]
+    pub(crate) fn save_row(
+        &self,
+        name: &str,
+        has_row: bool,
+        state: State<'_>,
+        now_ms: i64,
+        since_ms: Option<i64>,
+    ) -> Result<(), Error> {
+        let tenure = state.tenure();
+        let values = [
+            Value::Text(name),
+            tenure.map_or(Value::Null, |tenure| Value::Text(tenure.owner)),
+            Value::Integer(state.token()),
+            tenure.map_or(Value::Null, |tenure| Value::Integer(tenure.expires_at_ms)),
+            Value::Integer(now_ms),
+            since_ms.map_or(Value::Null, Value::Integer),
+        ];
+        match has_row {
+            true => self.statements.save.execute_with(self.connection, &values)?,
+            false => {
+                let add = || execute_once(self.connection, ADD, &values[..5]);
+                self.connection.keeping_last_insert_rowid(add)?;
+            }
+        }
+        match self.connection.changes() {
+            1 => Ok(()),
+            changed => Err(Error::unexpected_change(name, changed)),
+        }
     }
 
     /// Runs one of the statements that ask the rule.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use litelease_core::{Lease, MAX_ATTEMPTS, MAX_COUNT, Refusal, StaleReason};
+use litelease_core::{Lease, MAX_ATTEMPTS, MAX_COUNT, NewestTick, Refusal, StaleReason};
 
 use crate::code;
 
@@ -124,10 +124,48 @@ pub enum Error<E = Failure> {
         /// The delay that was given.
         delay_ms: i64,
     },
-    /// A queue allows 0 (any number) to 1,000,000,000 attempts. Nothing was changed.
+    /// A queue allows 0 (any number) to 1,000,000,000 attempts, and a tick 1 or more. Nothing was
+    /// changed.
     InvalidAttempts {
         /// The number that was given.
         max_attempts: i64,
+    },
+    /// The newest tick of a name is more than a minute ahead of the clock, which was set back, or
+    /// an operator has paused the schedule. Nothing was written.
+    TickAhead {
+        /// The name.
+        name: String,
+        /// Its newest tick.
+        tick_ms: i64,
+        /// The clock.
+        now_ms: i64,
+    },
+    /// A tick is more than a minute ahead of the clock. In SQL, where no answer can say so.
+    TickInFuture {
+        /// The name.
+        name: String,
+        /// The tick that was asked for.
+        tick_ms: i64,
+        /// The clock.
+        now_ms: i64,
+    },
+    /// A tick was to be begun and finished at once while a holder is at work on one. Nothing was
+    /// written.
+    TickHeld {
+        /// The name.
+        name: String,
+        /// The tick under way.
+        tick_ms: i64,
+    },
+    /// The grant does not have its tick any more. Nothing was written; in `finish` this means that
+    /// everything was rolled back.
+    StaleTick {
+        /// The name.
+        name: String,
+        /// The token of the grant.
+        token: i64,
+        /// The newest tick of the name.
+        newest: Option<NewestTick>,
     },
     /// The receipt of a delivery does not pass any more. In `finish` this means that everything was
     /// rolled back.
@@ -215,6 +253,10 @@ impl<E> Error<E> {
             Error::InvalidText { .. } => "InvalidText",
             Error::InvalidDelay { .. } => "InvalidDelay",
             Error::InvalidAttempts { .. } => "InvalidAttempts",
+            Error::TickAhead { .. } => "TickAhead",
+            Error::TickInFuture { .. } => "TickInFuture",
+            Error::TickHeld { .. } => "TickHeld",
+            Error::StaleTick { .. } => "StaleTick",
             Error::StaleReceipt { .. } => "StaleReceipt",
             Error::NoSuchPool => "NoSuchPool",
             Error::InvalidLeaseRow(_) => "InvalidLeaseRow",
@@ -257,6 +299,14 @@ impl<E> Error<E> {
             }
             Error::InvalidDelay { name, delay_ms } => Error::InvalidDelay { name, delay_ms },
             Error::InvalidAttempts { max_attempts } => Error::InvalidAttempts { max_attempts },
+            Error::TickAhead { name, tick_ms, now_ms } => {
+                Error::TickAhead { name, tick_ms, now_ms }
+            }
+            Error::TickInFuture { name, tick_ms, now_ms } => {
+                Error::TickInFuture { name, tick_ms, now_ms }
+            }
+            Error::TickHeld { name, tick_ms } => Error::TickHeld { name, tick_ms },
+            Error::StaleTick { name, token, newest } => Error::StaleTick { name, token, newest },
             Error::StaleReceipt { reason } => Error::StaleReceipt { reason },
             Error::NoSuchPool => Error::NoSuchPool,
             Error::InvalidLeaseRow(name) => Error::InvalidLeaseRow(name),
@@ -285,6 +335,11 @@ impl Error {
             Refusal::TokenExhausted => Error::TokenExhausted { name },
             Refusal::TtlTooLong { ttl_ms, most_ms } => Error::TtlTooLong { name, ttl_ms, most_ms },
             Refusal::InvalidTime { what, ms } => Error::InvalidTime { name, what, time_ms: ms },
+            Refusal::InvalidAttempts { attempts } => {
+                Error::InvalidAttempts { max_attempts: attempts }
+            }
+            Refusal::TickAhead { tick_ms, now_ms } => Error::TickAhead { name, tick_ms, now_ms },
+            Refusal::TickHeld { tick_ms } => Error::TickHeld { name, tick_ms },
         }
     }
 
@@ -426,8 +481,26 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             }
             Error::InvalidAttempts { max_attempts } => write!(
                 f,
-                "a queue allows 0 (any number) to {MAX_ATTEMPTS} attempts, got {max_attempts}"
+                "a queue allows 0 (any number) to {MAX_ATTEMPTS} attempts, and a tick 1 or more; got \
+                 {max_attempts}"
             ),
+            Error::TickAhead { name, tick_ms, now_ms } => {
+                let refusal = Refusal::TickAhead { tick_ms: *tick_ms, now_ms: *now_ms };
+                write!(f, "{}: {refusal}", Short(name))
+            }
+            Error::TickInFuture { name, tick_ms, now_ms } => write!(
+                f,
+                "{}: the tick {tick_ms} is more than a minute ahead of the clock, which says {now_ms}",
+                Short(name)
+            ),
+            Error::TickHeld { name, tick_ms } => {
+                write!(f, "{}: {}", Short(name), Refusal::TickHeld { tick_ms: *tick_ms })
+            }
+            Error::StaleTick { name, token, newest } => {
+                let newest = newest.map_or("it has no tick".into(), |newest| format!("the tick {newest}"));
+                let name = Short(name);
+                write!(f, "{name}: the grant {token} does not have its tick any more: {newest}")
+            }
             Error::StaleReceipt { reason } => write!(f, "stale receipt: {reason}"),
             Error::NoSuchPool => f.write_str("there is no such pool: register it first"),
             Error::InvalidLeaseRow(name) => write!(

@@ -48,6 +48,7 @@ mod sqlite;
 mod statements;
 mod store;
 mod table_info;
+mod tick;
 mod transaction;
 mod trigger;
 mod value;
@@ -85,6 +86,7 @@ pub use sqlite::{
     code, destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;
+pub use tick::{TickClaim, TickInfo};
 pub use verbs::{
     Answer, Answering, Argument, Arguments, Effect, Kind, Listing, Misuse, NAME, TTL, VERBS, Verb,
     VerbRun, verb,

@@ -2,7 +2,7 @@
 //! grant.
 
 use litelease_core::{
-    self as rule, Claimant, Lease, RenewResult, Request, RequestResult, TakenOver, Term,
+    self as rule, Claimant, Lease, RenewResult, Request, RequestResult, Row, TakenOver, Term,
     TransferResult,
 };
 
@@ -157,20 +157,16 @@ impl Store {
             loop {
                 let mut found = None;
                 let requester = expected.take().map(|(requester, _)| requester);
-                let answer = self.change(
-                    self.boundary()?,
-                    name,
-                    when,
-                    Change::Grant,
-                    |row, floor, now_ms| {
-                        found = self.request_of(name)?;
-                        let same = found.as_ref().zip(requester.as_deref());
-                        let request = same.filter(|((found, _), expected)| **found == **expected);
-                        let request = request.map(|((_, request), expected)| (expected, *request));
-                        let term = Term::new(ttl_ms, now_ms)?;
-                        Ok(rule::hand_over(row, who, request, term, floor)?.map(&keep))
-                    },
-                )?;
+                let boundary = self.boundary()?;
+                let decide = |row: Row<'_>, floor, now_ms| {
+                    found = self.request_of(name)?;
+                    let same = found.as_ref().zip(requester.as_deref());
+                    let request = same.filter(|((found, _), expected)| **found == **expected);
+                    let request = request.map(|((_, request), expected)| (expected, *request));
+                    let term = Term::new(ttl_ms, now_ms)?;
+                    Ok(rule::hand_over(row, who, request, term, floor)?.map(&keep))
+                };
+                let answer = self.change_carrying_tick(boundary, name, when, decide)?;
                 // Another owner's request is open by now: then the lease is theirs.
                 let is_same = found.as_ref().map(|(found, _)| found) == requester.as_ref();
                 if is_same || found.is_none() {

@@ -7,8 +7,10 @@
 use crate::checkpoint;
 use crate::pool_rows::{FREE_POOLS, FREE_SLOTS};
 use crate::schema::{Table, create, is_there};
+use crate::side_tables::Side;
 use crate::sqlite::Value;
 use crate::statements::execute_once;
+use crate::tick::COUNT;
 use crate::{Error, GuardInfo, Store, When};
 
 /// Where the leases went, in one row. It is made by `retire`.
@@ -87,6 +89,8 @@ pub enum RetireResult {
         items: i64,
         /// Slots that are kept until they are returned.
         kept: i64,
+        /// Names with ticks, which would run again elsewhere.
+        ticks: i64,
     },
     /// The file has a guarded table, whose guard would accept its last holder for ever. Nothing was
     /// written.
@@ -117,8 +121,9 @@ impl Store {
                 }
                 let items = if self.verify_queues()? { self.number(ITEMS, &[])? } else { 0 };
                 let kept = if self.verify_pools()? { self.number(KEPT_SLOTS, &[])? } else { 0 };
-                if items > 0 || kept > 0 {
-                    return Ok(RetireResult::InUse { items, kept });
+                let ticks = if self.has(Side::Ticks)? { self.number(COUNT, &[])? } else { 0 };
+                if items > 0 || kept > 0 || ticks > 0 {
+                    return Ok(RetireResult::InUse { items, kept, ticks });
                 }
                 if let Some(GuardInfo { table, name, .. }) = self.guards()?.into_iter().next() {
                     return Ok(RetireResult::Guarded { table, name });

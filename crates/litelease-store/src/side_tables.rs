@@ -2,7 +2,8 @@
 //! cleans them.
 //!
 //! Each is made by its first use. A row in it belongs to the grant of its name and token, and means
-//! nothing once that has ended: so no other verb ever has to delete one.
+//! nothing once that has ended: so no other verb ever has to delete one. Ticks are the exception:
+//! they outlive their grants.
 
 use std::cell::Cell;
 
@@ -15,6 +16,7 @@ use crate::schema::{Table, create, is_there};
 use crate::session::SESSIONS;
 use crate::sqlite::Value;
 use crate::statements::execute_once;
+use crate::tick::TICKS;
 use crate::value::VALUES;
 use crate::{Error, Store, When};
 
@@ -25,14 +27,16 @@ pub(crate) enum Side {
     Limits,
     Requests,
     Sessions,
+    Ticks,
 }
 
 /// All of them, with their tables.
-const ALL: [(Side, &Table); 4] = [
+const ALL: [(Side, &Table); 5] = [
     (Side::Values, &VALUES),
     (Side::Limits, &LIMITS),
     (Side::Requests, &REQUESTS),
     (Side::Sessions, &SESSIONS),
+    (Side::Ticks, &TICKS),
 ];
 
 /// Records for each table whether the file has it, by the schema that was checked last; `None` if
@@ -79,6 +83,13 @@ OR typeof(until_ms) <> 'integer' OR typeof(repeated_at_ms) <> 'integer'"
                 "typeof(token) <> 'integer' OR typeof(session_token) <> 'integer'
 OR typeof(identity) <> 'text'"
             }
+            Side::Ticks => {
+                "typeof(tick_ms) <> 'integer' OR typeof(token) <> 'integer'
+OR typeof(attempt) <> 'integer' OR typeof(attempts) <> 'integer'
+OR typeof(began_ms) <> 'integer' OR typeof(ended_ms) NOT IN ('integer', 'null')
+OR typeof(previous_ms) NOT IN ('integer', 'null') OR typeof(skipped_ms) NOT IN ('integer', 'null')
+OR typeof(owner) NOT IN ('text', 'null') OR typeof(schedule) NOT IN ('text', 'null')"
+            }
         }
     }
 
@@ -93,6 +104,8 @@ OR typeof(identity) <> 'text'"
                 "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
 WHERE lease.name = side.name AND lease.token = side.token AND lease.owner IS NOT NULL)"
             }
+            // Without its tick, a schedule would run it again.
+            Side::Ticks => "0",
             // A lease that was handed to a requester is accepted by the rest of its request.
             Side::Requests => {
                 "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease

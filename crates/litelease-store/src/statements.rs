@@ -15,6 +15,7 @@ use crate::queue_rows::QueueStatements;
 use crate::request::REQUEST_OF;
 use crate::service_tables::ServiceStatements;
 use crate::sqlite::{Connection, Statement, Value};
+use crate::tick::{KEEP_TICK, TICK_OF};
 use crate::{Error, Failure};
 
 /// Reads a row.
@@ -129,6 +130,8 @@ pub(crate) struct Statements {
     pub(crate) limits: CachedStatement,
     pub(crate) progress: CachedStatement,
     pub(crate) request: CachedStatement,
+    pub(crate) tick: CachedStatement,
+    pub(crate) keep_tick: CachedStatement,
     pub(crate) pools: PoolStatements,
     pub(crate) service: ServiceStatements,
     pub(crate) queues: QueueStatements,
@@ -186,6 +189,8 @@ impl Statements {
             limits: CachedStatement::new(LIMITS_OF),
             progress: CachedStatement::new(PROGRESS),
             request: CachedStatement::new(REQUEST_OF),
+            tick: CachedStatement::new(TICK_OF),
+            keep_tick: CachedStatement::new(KEEP_TICK),
             pools: PoolStatements::new(),
             service: ServiceStatements::new(),
             queues: QueueStatements::new(),

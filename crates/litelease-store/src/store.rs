@@ -175,7 +175,7 @@ impl Store {
         keep: impl Fn(TransferResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.with_context("transfer", Some(name), || {
-            self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
+            self.change_carrying_tick(self.boundary()?, name, when, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::transfer(row, who, new_owner, term, floor)?.map(&keep))
             })

@@ -371,7 +371,7 @@ impl Store {
         if !self.connection.is_hosted() || self.boundary()? != Boundary::Own {
             return work();
         }
-        execute_once(self.connection, "BEGIN", &[])?;
+        self.open_by(|| execute_once(self.connection, "BEGIN", &[]))?;
         let done = work();
         self.rollback().and(done)
     }

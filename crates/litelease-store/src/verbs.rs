@@ -12,6 +12,7 @@ mod limit;
 mod pool;
 mod queue;
 mod read;
+mod tick;
 
 use std::ffi::c_int;
 
@@ -212,6 +213,17 @@ pub static VERBS: &[Verb] = verbs! {
     listing "delivery" = queue::DELIVERY, (RECEIPT) Reads;
     listing "items" = queue::ITEMS, (QUEUE; NOW) Reads;
     listing "queues" = queue::QUEUES, (; NOW) Reads;
+
+    sql "tick" = tick::tick, (NAME TICK; NOW) Writes;
+    sql "claim_tick" = tick::claim_tick, (NAME OWNER TTL TICK; ATTEMPTS NOW) Writes;
+    sql "finish_tick" = tick::finish_tick, (NAME TOKEN; HAS_FAILED NOW) Frees;
+    binding "tick" = tick::tick_case, (NAME TICK; NOW) Writes;
+    binding "claim_tick" = tick::claim_tick_case, (NAME OWNER TTL TICK; ATTEMPTS NOW SCHEDULE) Writes;
+    binding "finish_tick" = tick::finish_tick_case, (NAME TOKEN; HAS_FAILED NOW) Frees;
+    both "tick_skip" = tick::skip, (NAME; UNTIL BREAKS NOW) Frees;
+    both "tick_again" = tick::again, (NAME; NOW) Frees;
+    both "tick_forget" = tick::forget, (NAME; NOW) Writes;
+    listing "ticks" = tick::TICKS, (; NOW) Reads;
 
     sql "now" = lease::now, () Reads;
     sql "version" = lease::version, () Reads;

@@ -59,6 +59,7 @@ mod session;
 mod shards;
 mod single_writer;
 mod slots;
+mod tick;
 mod tracker;
 mod transaction;
 mod value;
@@ -76,9 +77,11 @@ pub use hold::{Held, HoldOptions};
 pub use hold_error::HoldError;
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
-    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, Grant,
-    GrantRef, GrantResult, ItemState, KEPT, Lease, LeaseRow, PoolInfo, Reason, ReleaseResult,
-    RenewResult, RequestResult, SlotInfo, StaleReason, Status, TakenOver, TransferResult,
+    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult,
+    ClaimTickResult, FinishTickResult, Grant, GrantRef, GrantResult, ItemState, KEPT, Lease,
+    LeaseRow, NewestTick, PoolInfo, Reason, ReleaseResult, RenewResult, RequestResult, SlotInfo,
+    StaleReason, Status, TakenOver, Tick, TickChange, TickOutcome, TickRequest, TickResult,
+    TickState, TransferResult,
 };
 #[doc(hidden)]
 pub use litelease_core::{
@@ -90,7 +93,7 @@ pub use litelease_hold::{Cancel, Identity, Liveness, Loss, LossSignal, Lost, Wor
 pub use litelease_hold::{HolderKind, ProcessGroup};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, QueueInfo, Reader,
-    RetireResult, Retirement, SlotRow,
+    RetireResult, Retirement, SlotRow, TickInfo,
 };
 #[doc(hidden)]
 pub use litelease_store::{LeftBehind, SideTableInfo};

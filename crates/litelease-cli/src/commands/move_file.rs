@@ -182,7 +182,7 @@ fn retire(
             RetireResult::Retired(retirement) => return Ok(retirement),
             // Another program was granted a token of a new epoch meanwhile.
             RetireResult::TooLow { .. } => {}
-            RetireResult::InUse { items, kept } => return Err(in_use(items, kept)),
+            RetireResult::InUse { items, kept, ticks } => return Err(in_use(items, kept, ticks)),
             RetireResult::Guarded { table, name } => return Err(guarded(&table, &name, to)),
         }
     }
@@ -219,8 +219,12 @@ fn guarded(table: &str, name: &str, to: &str) -> Failure {
     )
 }
 
-fn in_use(items: i64, kept: i64) -> Failure {
+fn in_use(items: i64, kept: i64, ticks: i64) -> Failure {
     let text = match (items, kept) {
+        (0, 0) => format!(
+            "{ticks} names have ticks, which work in a file only and would run again elsewhere: move their schedules, \
+             or forget them first (litelease ticks)"
+        ),
         (0, kept) => {
             format!("{kept} slots of pools are kept until they are returned: return them first")
         }

@@ -8,3 +8,4 @@ mod reads;
 mod riders;
 mod scenarios;
 mod shards;
+mod ticks;

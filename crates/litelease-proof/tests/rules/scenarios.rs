@@ -9,6 +9,7 @@ use litelease_proof::rig::{extension, report};
 use litelease_proof::rule_player::RulePlayer;
 use litelease_proof::scenario::{self, Scenario};
 use litelease_proof::sql_player::SqlPlayer;
+use litelease_proof::tick_mutant::*;
 
 /// Plays all files. The outcome goes straight to the terminal, because a test that passes prints
 /// nothing.
@@ -147,6 +148,17 @@ fn the_scenarios_notice_every_planted_bug() {
         ("handed to a lapsed requester", noticed_by(|| HandsOverToLapsed)),
         ("handed over by anyone", noticed_by(|| HandOverByAnyone)),
         ("taking over keeps the token", noticed_by(|| TakeOverKeepsToken)),
+        ("a bare lease in the place of a tick", noticed_by(|| TickByLeaseAlone)),
+        ("attempts per caller", noticed_by(|| AttemptsPerCaller)),
+        ("attempts that are not counted", noticed_by(|| AttemptsNotCounted)),
+        ("a transfer without the tick", noticed_by(|| TransferForgetsTick)),
+        ("a purge with the tick", noticed_by(|| PurgeForgetsTick)),
+        ("a skip that lowers", noticed_by(|| SkipLowers)),
+        ("a zombie finishes a tick", noticed_by(|| FinishByZombie)),
+        ("finishing asks the clock", noticed_by(|| FinishByClock)),
+        ("busy before taken", noticed_by(|| BusyBeforeTaken)),
+        ("a tick of the future is granted", noticed_by(|| FutureGranted)),
+        ("a tick opened again keeps its token", noticed_by(|| AgainKeepsToken)),
     ] {
         report(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

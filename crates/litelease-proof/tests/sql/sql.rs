@@ -52,10 +52,12 @@ fn the_list_of_functions_is_pinned() {
             "litelease_cancel/-1 direct only",
             "litelease_checkpoint/-1 direct only",
             "litelease_claim/-1 direct only",
+            "litelease_claim_tick/-1 direct only",
             "litelease_discard/-1 direct only",
             "litelease_drained/-1 innocuous",
             "litelease_ensure/-1 direct only",
             "litelease_extend/-1 direct only",
+            "litelease_finish_tick/-1 direct only",
             "litelease_give_back/-1 direct only",
             "litelease_guard/-1 direct only",
             "litelease_hand_over/-1 direct only",
@@ -88,6 +90,10 @@ fn the_list_of_functions_is_pinned() {
             "litelease_return/-1 direct only",
             "litelease_send/-1 direct only",
             "litelease_take_over/-1 direct only",
+            "litelease_tick/-1 direct only",
+            "litelease_tick_again/-1 direct only",
+            "litelease_tick_forget/-1 direct only",
+            "litelease_tick_skip/-1 direct only",
             "litelease_token/1 innocuous",
             "litelease_transfer/-1 direct only",
             "litelease_unguard/-1 direct only",
@@ -103,12 +109,12 @@ fn the_list_of_functions_is_pinned() {
             "SELECT count(*) FROM pragma_module_list WHERE name IN
              ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get', 'litelease_slot',
               'litelease_slots', 'litelease_delivery', 'litelease_items', 'litelease_queues',
-              'litelease_readers', 'litelease_requested')",
+              'litelease_readers', 'litelease_requested', 'litelease_ticks')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 10);
+    assert_eq!(modules, 11);
 }
 
 /// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and

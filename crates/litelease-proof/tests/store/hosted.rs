@@ -92,7 +92,7 @@ impl Host for LateHost {
 /// A worker that looked at a queue just before its first item was sent was told of a missing table.
 #[test]
 fn tables_that_are_made_while_a_verb_looks_for_them_are_seen_the_next_time() {
-    for (verb, values) in [("next_visible", values!["mail"]), ("pool_info", values!["p"])] {
+    for (verb, values) in [("next_visible", values!["mail"]), ("queue_info", values!["mail"])] {
         let folder = tempfile::tempdir().unwrap();
         let host = || RusqliteHost(Rc::new(Connection::open(folder.path().join("db")).unwrap()));
         let other = HostedStore::new(Box::new(host())).unwrap();
@@ -136,6 +136,7 @@ impl Bench {
         bench.call("claim", &values!["x", "a", 3_600_000i64]).unwrap();
         bench.call("claim", &values!["old", "a", 1i64, 1i64]).unwrap();
         bench.call("pool", &values!["p", 2i64]).unwrap();
+        bench.call("claim_tick", &values!["job", "a", 3_600_000i64, 1000i64]).unwrap();
         bench.connection.pragma_update(None, "synchronous", 1).unwrap();
         bench
     }
@@ -159,6 +160,7 @@ impl Bench {
             rows("SELECT concat(name, owner, token) FROM litelease_resources ORDER BY name"),
             rows("SELECT concat(name, token, value) FROM litelease_checkpoints"),
             rows("SELECT concat(name, token) FROM litelease_gates"),
+            rows("SELECT concat(name, tick_ms, state, token, owner) FROM litelease_newest_ticks"),
             rows("SELECT concat(id, count, used) FROM litelease_pools"),
             rows("SELECT concat(slot, token, lease IS NULL) FROM litelease_pool_slots"),
             rows("SELECT concat(table_name, name) FROM litelease_guarded"),
@@ -185,13 +187,18 @@ fn cases() -> Vec<(&'static str, Vec<OwnedValue>)> {
         ("break", values!["x"].to_vec()),
         ("purge", values![10i64].to_vec()),
         ("raise", values![1000i64].to_vec()),
-        ("raise_name", values!["x", 1000i64].to_vec()),
+        ("raise", values!["x", 1000i64].to_vec()),
         ("restore_fence", vec![]),
         ("checkpoint", values!["x", 1i64, "v"].to_vec()),
         ("admit", values!["x", 7i64].to_vec()),
         ("borrow", values!["p", 3_600_000i64].to_vec()),
         ("guard", values!["results", "x", "token"].to_vec()),
         ("send", values!["mail", "body"].to_vec()),
+        ("tick", values!["digest", 1000i64].to_vec()),
+        ("claim_tick", values!["y", "a", 3_600_000i64, 1000i64].to_vec()),
+        ("finish_tick", values!["job", 1i64].to_vec()),
+        ("transfer", values!["job", "a", "b", 3_600_000i64].to_vec()),
+        ("tick_skip", values!["job", None::<i64>, 1i64].to_vec()),
     ]
 }
 

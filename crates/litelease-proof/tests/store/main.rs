@@ -25,6 +25,7 @@ mod retire;
 mod schema;
 mod side_files;
 mod system_calls;
+mod ticks;
 mod values;
 
 #[cfg(not(planted))]

@@ -132,10 +132,10 @@ fn a_file_with_items_or_kept_slots_is_not_retired() {
     let slot = db.pools().borrow("pool", LONG).unwrap().unwrap();
     assert!(db.pools().keep("pool", &slot.lease_id).unwrap());
     let floor = db.epoch().unwrap().next_floor().unwrap();
-    assert_eq!(db.retire(floor, URL).unwrap(), RetireResult::InUse { items: 1, kept: 1 });
+    assert_eq!(db.retire(floor, URL).unwrap(), RetireResult::InUse { items: 1, kept: 1, ticks: 0 });
     let item = db.queue("mail").receive(LONG).unwrap().unwrap();
     assert!(item.ack().unwrap().is_acknowledged());
-    assert_eq!(db.retire(floor, URL).unwrap(), RetireResult::InUse { items: 0, kept: 1 });
+    assert_eq!(db.retire(floor, URL).unwrap(), RetireResult::InUse { items: 0, kept: 1, ticks: 0 });
     assert!(db.pools().return_slot("pool", &slot.lease_id).unwrap());
     assert!(matches!(db.retire(floor, URL).unwrap(), RetireResult::Retired(_)));
 }

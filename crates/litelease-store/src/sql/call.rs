@@ -166,7 +166,9 @@ fn as_failure(verb: &Verb, error: Error) -> Failure {
     match error {
         Error::Sqlite(failure) | Error::CommitUnknown(failure) => Failure { message, ..failure },
         // The code of a write that a guard refuses, so that a caller can tell it from a mistake.
-        Error::StaleReceipt { .. } => Failure { code: code::CONSTRAINT, message },
+        Error::StaleReceipt { .. } | Error::StaleTick { .. } => {
+            Failure { code: code::CONSTRAINT, message }
+        }
         _ => complaint(message),
     }
 }

@@ -347,7 +347,7 @@ pub(super) fn acknowledged(answer: AckResult) -> Vec<OwnedValue> {
     }
 }
 
-fn case<S: Into<String>>(word: &str, info: Lease<S>) -> Vec<OwnedValue> {
+pub(super) fn case<S: Into<String>>(word: &str, info: Lease<S>) -> Vec<OwnedValue> {
     [vec![text(word)], lease(info)].concat()
 }
 
