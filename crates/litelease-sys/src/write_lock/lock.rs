@@ -95,7 +95,7 @@ pub struct WriteLock {
 /// The lock, held until this is dropped. It belongs to the thread that took it.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
-pub struct Held<'l> {
+pub struct Locked<'l> {
     lock: &'l WriteLock,
     file: File,
     is_shared: bool,
@@ -194,7 +194,7 @@ impl WriteLock {
     /// assert!(matches!(second, Err(Error::Nested)));
     /// # Ok::<(), litelease_sys::write_lock::Error>(())
     /// ```
-    pub fn acquire(&self, timeout: Duration, waiting: Waiting) -> Result<Held<'_>, Error> {
+    pub fn acquire(&self, timeout: Duration, waiting: Waiting) -> Result<Locked<'_>, Error> {
         if self.is_inherited() {
             return Err(Error::Forked);
         }
@@ -206,7 +206,9 @@ impl WriteLock {
         // Without a time to stop at, an attempt ends with the lock or at its deadline.
         let locked = self.go_on(&mut attempt, None);
         match locked.and_then(|locked| locked.ok_or_else(|| self.timed_out(timeout))) {
-            Ok(file) => Ok(Held { lock: self, file, is_shared: false, thread_bound: PhantomData }),
+            Ok(file) => {
+                Ok(Locked { lock: self, file, is_shared: false, thread_bound: PhantomData })
+            }
             Err(error) => {
                 self.turn.give_back();
                 Err(error)
@@ -359,7 +361,7 @@ impl WriteLock {
     }
 }
 
-impl Held<'_> {
+impl Locked<'_> {
     /// Shares the lock with child processes that are started from now on, as flock(1) does. It is
     /// freed when this process and all of them have closed it.
     pub fn share_with_children(&mut self) -> Result<(), Error> {
@@ -369,7 +371,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
         if self.lock.is_inherited() {
             return; // a forked child's copy: the lock belongs to the parent

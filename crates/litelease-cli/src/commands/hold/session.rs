@@ -77,11 +77,11 @@ pub(super) fn run(
     tenure.held.on_request(move |request| {
         drop(sender.send(Event::Requested(request.clone())));
     });
-    Session { tenure, events, voice, ttl, ending }.run()
+    HoldLoop { tenure, events, voice, ttl, ending }.run()
 }
 
 /// A lease that is held for the program that started this one.
-struct Session {
+struct HoldLoop {
     tenure: Tenure,
     events: Receiver<Event>,
     voice: Voice,
@@ -89,7 +89,7 @@ struct Session {
     ending: Ending,
 }
 
-impl Session {
+impl HoldLoop {
     /// Holds the name until it is released or lost.
     fn run(mut self) -> Result<u8> {
         // This process may have been stopped since the claim.
@@ -177,7 +177,7 @@ impl Session {
 
     /// Releases the name, and passes on why that had to be, if it is a failure.
     fn release(self, failure: Option<Failure>) -> Result<u8> {
-        let Session { tenure, voice, ending, .. } = self;
+        let HoldLoop { tenure, voice, ending, .. } = self;
         ending.begin();
         let released = tenure.release();
         let ended = match (released, failure) {

@@ -70,7 +70,7 @@ pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
         Waited::Signal(signal) => return Ok(code::SIGNAL + signal as u8),
         Waited::Busy => return Ok(task.conflict_exit_code),
     };
-    Session::start(task, common.json, held, prepared, sentinel, sender)?.run(&events, &ending)
+    RunLoop::start(task, common.json, held, prepared, sentinel, sender)?.run(&events, &ending)
 }
 
 /// The end of the wait.
@@ -117,7 +117,7 @@ fn wait_on_thread(take: Take, group: pid_t, cancel: Cancel, events: Sender<Event
 }
 
 /// A command that runs under a lease.
-struct Session {
+struct RunLoop {
     task: Task,
     as_json: bool,
     tenure: Tenure,
@@ -136,7 +136,7 @@ struct Session {
     _progress: Option<ProgressPipe>,
 }
 
-impl Session {
+impl RunLoop {
     /// Starts the command.
     fn start(
         task: Task,
@@ -181,7 +181,7 @@ impl Session {
         child::reap(events)?;
         let killer = Killer::new(group, task.grace);
         let (ended, loss_report, hook) = (None, None, None);
-        Ok(Session {
+        Ok(RunLoop {
             task,
             as_json,
             tenure,

@@ -35,7 +35,7 @@ enum Event {
 }
 
 /// The state that the threads share.
-struct Session {
+struct WorkLoop {
     args: Args,
     common: Common,
     variables: Vec<Variable>,
@@ -77,7 +77,7 @@ pub(super) fn run(args: Args, common: &Common) -> Result<u8> {
     let (sender, events) = channel();
     forward_signals(sender.clone(), Event::Signal)?;
     let (common, state, reports) = (common.clone(), Mutex::default(), Arc::default());
-    let session = Arc::new(Session { args, common, variables, sentinel, worker, state, reports });
+    let session = Arc::new(WorkLoop { args, common, variables, sentinel, worker, state, reports });
     progress_line::start(&session.common, place, &session.args.queue, session.worker.clone());
     session.clone().start(sender)?;
     let counts = loop {
@@ -117,7 +117,7 @@ fn options(args: &Args, common: &Common) -> Options {
     Options { work, on_trouble: Box::new(on_trouble) }
 }
 
-impl Session {
+impl WorkLoop {
     /// Starts the worker, on a thread.
     fn start(self: Arc<Self>, events: Sender<Event>) -> Result<()> {
         let body = move || {
