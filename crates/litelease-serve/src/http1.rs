@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::access::Caller;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
-use crate::http::{App, Request};
+use crate::http::{App, Routed};
 use crate::response::{ALWAYS, Body, HttpError, Response};
 use crate::server::patience;
 use crate::shares::Share;
@@ -131,7 +131,7 @@ impl Connection {
     }
 
     /// Reads the head of a request.
-    async fn head(&mut self) -> io::Result<Result<(Request, Framing), HttpError>> {
+    async fn head(&mut self) -> io::Result<Result<(Routed, Framing), HttpError>> {
         let Connection { client, timer, app, share } = self;
         let deadline = Timer::deadline(patience(app, share.as_ref()));
         loop {
@@ -174,7 +174,7 @@ impl Connection {
     /// takes, if its length is known. Only clients with an access key may send a long one.
     async fn longest(
         &self,
-        request: &Request,
+        request: &Routed,
         framing: Framing,
         caller: Caller,
     ) -> Result<(usize, Option<Share>), HttpError> {
@@ -250,7 +250,7 @@ impl Connection {
 
     /// Waits for the answer. Returns `None` if the client of a borrow hangs up meanwhile. The same
     /// if the borrow waits and the client sends so much that hanging up would go unnoticed.
-    fn answer(&mut self, request: Request) -> impl Future<Output = Option<Response>> + Send {
+    fn answer(&mut self, request: Routed) -> impl Future<Output = Option<Response>> + Send {
         let Connection { client, timer, app, .. } = self;
         if client.received.is_empty() {
             client.received = Vec::new();
@@ -283,7 +283,7 @@ impl Connection {
             stays: false,
             is_old: false,
         };
-        let response = self.app.answer(Request::refuse(refused), &mut self.timer).await;
+        let response = self.app.answer(Routed::refuse(refused), &mut self.timer).await;
         self.respond(response, framing, false, Caller::default()).await?;
         self.linger().await;
         Ok(false)
@@ -645,21 +645,12 @@ mod tests {
             assert!(matches!(todo.try_recv(), Ok(Job::GiveBack(given)) if given == grant));
         });
     }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-    use crate::Options;
-    use crate::http::tests::{app, play};
 
     /// Each borrower that waits has such a future.
     #[test]
     fn a_connection_takes_little_memory_of_its_own() {
-        play(|| async {
-            let (app, _todo) = app(Options::default());
+        crate::http::tests::play(|| async {
+            let (app, _todo) = crate::http::tests::app(crate::Options::default());
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let stream = tokio::net::TcpStream::connect(address).await.unwrap();
