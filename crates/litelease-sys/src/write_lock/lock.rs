@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{SideFile, resolve};
+use crate::{SideFile, resolve, system};
 
 use crate::write_lock::file::Present;
 use crate::write_lock::lock_waiter::{LockWaiter, QueuedWait, Waited};
@@ -364,17 +364,10 @@ impl WriteLock {
 impl Locked<'_> {
     /// Shares the lock with child processes that are started from now on, as flock(1) does. It is
     /// freed when this process and all of them have closed it.
-    #[cfg(unix)]
     pub fn share_with_children(&mut self) -> Result<(), Error> {
-        use std::os::fd::AsRawFd;
-        // SAFETY: the descriptor is open.
-        match unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETFD, 0) } {
-            0 => {
-                self.is_shared = true;
-                Ok(())
-            }
-            _ => Err(self.lock.failed(io::Error::last_os_error())),
-        }
+        system::inherit(&self.file).map_err(|error| self.lock.failed(error))?;
+        self.is_shared = true;
+        Ok(())
     }
 }
 

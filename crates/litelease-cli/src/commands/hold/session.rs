@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libc::c_int;
 use litelease::{Cancel, Loss};
 use litelease_hold::{HandoverRequest, HoldError};
+use litelease_sys::children;
 use serde_json::{Value, json};
 use signal_hook::consts::SIGTSTP;
 
@@ -29,7 +29,7 @@ pub(super) enum Event {
     InputEnded,
     /// Standard output cannot be written.
     OutputFailed(Failure),
-    Signal(c_int),
+    Signal(i32),
     /// The lease is lost.
     Lost,
     /// A successor asks for the lease.
@@ -115,7 +115,7 @@ impl HoldLoop {
                     ControlFlow::Break(ended) => return ended,
                 },
                 Ok(Event::Signal(SIGTSTP)) => {
-                    child::stop_self();
+                    children::stop_self();
                     Ok(())
                 }
                 Ok(Event::InputEnded | Event::Signal(_)) => return self.release(None),
@@ -227,7 +227,7 @@ fn wait(events: &Receiver<Event>, voice: &Voice, common: &Common) -> Waited {
                 return Waited::Unwanted(Ok(()));
             }
             Ok(Event::Signal(SIGTSTP)) => {
-                child::stop_self();
+                children::stop_self();
                 Ok(())
             }
             Ok(Event::Signal(_)) => return Waited::Unwanted(Ok(())),

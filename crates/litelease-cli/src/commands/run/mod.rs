@@ -3,9 +3,7 @@
 pub(super) mod child;
 pub(super) mod killer;
 pub(super) mod progress_pipe;
-pub(super) mod sentinel;
 pub(super) mod session;
-mod terminal;
 
 use std::time::Duration;
 

@@ -4,18 +4,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use libc::{c_int, pid_t};
 use litelease::{Cancel, Loss, ProcessGroup};
 use litelease_hold::HandoverRequest;
-use signal_hook::consts::SIGTSTP;
+use litelease_sys::children::{self, Change, Sentinel, Terminal, pid_t};
+use signal_hook::consts::{SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU};
 
 use super::super::command_line::CommandLine;
 use super::super::nesting;
-use super::child::{self, Change, Ending, Prepared};
+use super::child::{self, Ending, Prepared};
 use super::killer::{Killer, LONGEST_WAIT};
 use super::progress_pipe::{PROGRESS, ProgressPipe};
-use super::sentinel::Sentinel;
-use super::terminal::Terminal;
 use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{self, printable};
@@ -26,7 +24,7 @@ pub(crate) enum Event {
     /// The waiting is over, one way or the other.
     Held(Result<Tenure>),
     /// A signal to pass on to the command.
-    Signal(c_int),
+    Signal(i32),
     /// A child of ours ended or paused.
     Child(pid_t, Change),
     /// The lease is lost.
@@ -59,8 +57,9 @@ pub(crate) type Take = Box<dyn FnOnce(u32, Cancel) -> Result<Tenure> + Send>;
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
-    child::enable_sigchld();
-    let sentinel = Sentinel::post()?;
+    children::enable_sigchld();
+    // SAFETY: there is one thread so far.
+    let sentinel = unsafe { Sentinel::post() }?;
     let prepared = Prepared::fork(&task.command, &task.variables, &sentinel)?;
     let (sender, events) = channel();
     let ending = child::forward_signals(sender.clone(), Event::Signal)?;
@@ -77,7 +76,7 @@ pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
 /// The end of the wait.
 enum Waited {
     Held(Tenure),
-    Signal(c_int),
+    Signal(i32),
     Busy,
 }
 
@@ -92,7 +91,7 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common, cancel: &Cancel) ->
                 return Ok(Waited::Busy);
             }
             Ok(Event::Held(Err(failure))) => return Err(failure),
-            Ok(Event::Signal(SIGTSTP)) => child::stop_self(),
+            Ok(Event::Signal(SIGTSTP)) => children::stop_self(),
             Ok(Event::Signal(signal)) => {
                 cancel.cancel();
                 // It may have been granted in this very moment: then it is released when it is
@@ -147,8 +146,8 @@ impl RunLoop {
         sentinel: Sentinel,
         events: Sender<Event>,
     ) -> Result<Self> {
-        child::adopt_orphans();
-        let mut terminal = Terminal::new();
+        children::adopt_orphans();
+        let mut terminal = Terminal::default();
         let take_terminal = Terminal::is_interactive();
         let group = prepared.group;
         let mut lease = tenure.variables.clone();
@@ -280,10 +279,10 @@ impl RunLoop {
         self.killer.idle_time(&self.tenure.held.lost()).min(longest)
     }
 
-    fn pass_on(&mut self, signal: c_int) {
-        child::signal_group(self.group, signal);
+    fn pass_on(&mut self, signal: i32) {
+        children::signal_group(self.group, signal);
         if let Some(hook) = self.hook {
-            child::signal(hook, signal);
+            children::signal(hook, signal);
         }
     }
 
@@ -303,18 +302,18 @@ impl RunLoop {
     /// Handles a stop of the command. If it wants the terminal it may have it. After Ctrl-Z this
     /// process stops, too, so that the shell has its turn. It does not renew then: afterwards the
     /// clock decides.
-    fn stopped(&mut self, signal: c_int) {
-        if matches!(signal, libc::SIGTTIN | libc::SIGTTOU) && self.terminal.lend(self.group) {
-            return child::signal_group(self.group, libc::SIGCONT);
+    fn stopped(&mut self, signal: i32) {
+        if matches!(signal, SIGTTIN | SIGTTOU) && self.terminal.lend(self.group) {
+            return children::signal_group(self.group, SIGCONT);
         }
-        if !matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
+        if !matches!(signal, SIGTSTP | SIGTTIN | SIGTTOU) {
             return; // an operator's business
         }
         self.terminal.take_back();
-        child::stop_self();
+        children::stop_self();
         if !self.tenure.held.trusted_for().is_zero() {
             self.terminal.lend(self.group);
-            child::signal_group(self.group, libc::SIGCONT);
+            children::signal_group(self.group, SIGCONT);
         }
     }
 }
