@@ -49,7 +49,7 @@ impl Context<'_> {
             Some(id) => {
                 let key = self.request_key(&queue);
                 let of_queue = Id::Queue(queue.as_str().into());
-                self.on_id(Task::Name, of_queue, move |file, queue, now_ms| {
+                self.on_id(Task::Queue, of_queue, move |file, queue, now_ms| {
                     items::change_one(file, queue, change, id, key.as_ref(), now_ms)
                 })
                 .await
@@ -72,7 +72,7 @@ impl Handle for Send {
         let delay = duration(milliseconds(self.delay));
         let key = context.request_key(&self.queue);
         context
-            .on_id(Task::Name, Id::Queue(self.queue.into()), move |file, queue, now_ms| {
+            .on_id(Task::Queue, Id::Queue(self.queue.into()), move |file, queue, now_ms| {
                 let mut options = SendOptions::new().delay(delay);
                 if let Some(item_key) = &item_key {
                     options = options.key(item_key);
@@ -162,7 +162,7 @@ impl Handle for Cancel {
         }
         let key = context.request_key(&self.queue);
         context
-            .on_id(Task::Name, Id::Queue(self.queue.into()), move |file, queue, now_ms| {
+            .on_id(Task::Queue, Id::Queue(self.queue.into()), move |file, queue, now_ms| {
                 let by_key = ItemName::Key(item_key.as_deref().unwrap_or_default());
                 items::cancel(file, queue, id.map_or(by_key, ItemName::Id), key.as_ref(), now_ms)
             })

@@ -105,7 +105,7 @@ impl Handle for ListPools {
         let list = move |db: &_, now_ms| listings::all_pools(db, after, limit, now_ms);
         let (mut pools, next) = context.app.read_beside(list).await?;
         // Requests that wait are in memory only.
-        let pools = context.app.read(false, move |reader| {
+        let pools = context.app.read(false, None, move |reader| {
             for (id, pool) in &mut pools {
                 let (waiters, waiting) = reader.waiting(&Id::Pool(id.as_str().into()), MOST_SHOWN);
                 pool.waiters = waiters;
