@@ -106,6 +106,7 @@ pub(crate) fn hold(context: &'static Context, given: Object) -> Result<Object> {
             value: Some(value.value()).filter(|value| *value != litelease_store::Value::Null),
             progress_within: *progress_within,
             max_time: *max_time,
+            ..More::default()
         };
         // The grant itself ends with the limit, too.
         let first = max_time.map_or(*ttl, |time| time.min(*ttl));

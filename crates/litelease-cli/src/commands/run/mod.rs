@@ -2,6 +2,7 @@
 
 pub(super) mod child;
 pub(super) mod killer;
+pub(crate) mod once_per;
 pub(super) mod progress_pipe;
 pub(super) mod sentinel;
 pub(super) mod session;
@@ -10,14 +11,15 @@ mod terminal;
 use std::time::Duration;
 
 use litelease::{Cancel, HoldError};
+use serde_json::json;
 
 use self::session::Task;
 use super::command_line::CommandLine;
 use super::nesting;
 use crate::Common;
 use crate::duration::{parse, parse_positive, shown};
-use crate::exit::{Failure, Result};
-use crate::output::printable;
+use crate::exit::{Failure, Result, code};
+use crate::output::{printable, remark};
 use crate::target::{HoldRequest, Target};
 use crate::waiting::while_waiting;
 
@@ -40,6 +42,7 @@ use crate::waiting::while_waiting;
   litelease run -n nightly -- backup.sh          exit code 1: already running
   litelease run -w 30s -E 0 nightly -- backup.sh
   litelease run --progress-within 5m --max-time 2h import -- import.py
+  litelease run --once-per '0 3 * * *' nightly -- backup.sh    in the crontab of every machine
   litelease run --slots 3 importers -- import.py    at most three at a time
   litelease run --slots 3 --max-time 1h importers -- import.py
   litelease run --server https://lease.example deploy -- deploy.sh
@@ -57,9 +60,9 @@ pub(crate) struct Args {
     /// Wait at most this long [default: for ever]
     #[arg(short, long, value_name = "TIME", value_parser = parse, conflicts_with = "nonblock")]
     wait: Option<Duration>,
-    /// Exit code if another owner has the name
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::code::NO)]
-    conflict_exit_code: u8,
+    /// Exit code if another owner has the name [default: 1], or if the tick is taken [default: 0]
+    #[arg(short = 'E', long, value_name = "CODE")]
+    conflict_exit_code: Option<u8>,
     /// How long the name stays taken after a crash that others cannot see, such as that of this
     /// machine; renewed three times in this time
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
@@ -88,6 +91,8 @@ pub(crate) struct Args {
     /// End the command after this time at the latest
     #[arg(long, value_name = "TIME", value_parser = parse_positive)]
     max_time: Option<Duration>,
+    #[command(flatten)]
+    tick: once_per::TickArgs,
     #[command(flatten)]
     command: CommandLine,
 }
@@ -118,15 +123,39 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         return Err(Failure::usage("--slots does not work with --value: leave one of them out"));
     }
     let Args { name, ttl, value, progress_within, max_time, slots, .. } = &args;
-    let (ttl, wait, slots) = (*ttl, args.wait(), *slots);
+    let tick = match args.tick.planned(&args.name, args.command.words())? {
+        Some(tick) if tick.is_late => {
+            let text = format!("the tick of {} is too late: it is not begun", printable(name));
+            remark(common, json!({ "late": name }), &text)?;
+            return Ok(args.conflict_exit_code.unwrap_or(code::OK));
+        }
+        tick => tick,
+    };
+    if tick.is_some() && slots.is_some() {
+        return Err(Failure::usage("--slots does not work with a tick: leave one of them out"));
+    }
+    let wait = tick.as_ref().map_or(args.wait(), |tick| tick.wait(args.wait()));
+    let (ttl, slots) = (*ttl, *slots);
     let (progress_within, max_time) = (*progress_within, *max_time);
     let (name, value) = (name.clone(), value.clone());
     let cancel = Cancel::default();
-    let wanted =
-        HoldRequest { name, ttl, wait, group: 0, value, progress_within, max_time, slots, cancel };
+    let tick = tick.map(|tick| (tick.request, tick.schedule));
+    let wanted = HoldRequest {
+        name,
+        ttl,
+        wait,
+        group: 0,
+        value,
+        progress_within,
+        max_time,
+        slots,
+        tick,
+        cancel,
+    };
     let task = Task {
         name: args.name.clone(),
-        conflict_exit_code: args.conflict_exit_code,
+        conflict_exit_code: args.conflict_exit_code.unwrap_or(code::NO),
+        taken_exit_code: args.conflict_exit_code.unwrap_or(code::OK),
         grace,
         on_lost: args.on_lost,
         command: args.command,
