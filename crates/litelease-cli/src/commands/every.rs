@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// The pause after a run that has not settled its tick.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Run a command at every tick of a schedule, once among all machines that do
+/// Run a command at every tick of a schedule, once among all that have it
 ///
 /// Stays in the foreground. Each tick is a `litelease run --once-per`: it waits while another
 /// process runs it, and takes over if that one dies. Several ticks that were missed are one run. The

@@ -125,8 +125,9 @@ fn show(ticks: Vec<TickInfo>, args: &Args, place: &Target, common: &Common) -> R
     if common.json {
         say(&ticks.iter().map(|info| entry(info)).collect::<Value>().to_string())?;
     } else if ticks.is_empty() {
-        let what = args.name.as_ref().map_or("no name".into(), |name| printable(name));
-        remark(common, Value::Null, &format!("{what} has no tick in {}", place.shown()))?;
+        let whose =
+            args.name.as_ref().map_or(String::new(), |name| format!(" of {}", printable(name)));
+        remark(common, Value::Null, &format!("there is no tick{whose} in {}", place.shown()))?;
     } else {
         say(&table(&ticks, now_ms))?;
     }

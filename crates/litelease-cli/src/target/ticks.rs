@@ -26,7 +26,11 @@ pub(crate) fn shown(ms: i64) -> String {
 /// Returns the answer to a command whose tick is taken. It is silent, unless the command should
 /// know that the tick is not run as it means.
 pub(super) fn taken(db: &Litelease, wanted: &HoldRequest, newest: NewestTick) -> Failure {
-    let (name, own) = (printable(&wanted.name), wanted.tick.as_ref().map(|(_, text)| text));
+    let name = printable(&wanted.name);
+    let (asked_ms, own) = match &wanted.tick {
+        Some((asked, text)) => (Some(asked.tick_ms), Some(text)),
+        None => (None, None),
+    };
     let info = db.newest_tick(&wanted.name).ok().flatten();
     let other = info.as_ref().and_then(|info| info.schedule.as_ref());
     let is_other = own.zip(other).is_some_and(|(own, other)| hash(own) != hash(other));
@@ -35,12 +39,15 @@ pub(super) fn taken(db: &Litelease, wanted: &HoldRequest, newest: NewestTick) ->
             "the tick of {name} is taken by another command under this name: only one of them is run, so give \
              each a name of its own"
         )),
-        Some(info) if newest.state == TickState::Open && info.holder.is_none() => Some(format!(
-            "the tick {} of {name} is not done and has had its {} attempts: litelease ticks again {name} runs it \
+        // A tick under way would be busy.
+        Some(info) if newest.state == TickState::Open && asked_ms == Some(newest.tick_ms) => {
+            Some(format!(
+                "the tick {} of {name} is not done and has had its {} attempts: litelease ticks again {name} runs it \
              once more",
-            shown(newest.tick_ms),
-            info.tick.attempts,
-        )),
+                shown(newest.tick_ms),
+                info.tick.attempts,
+            ))
+        }
         _ => None,
     })
 }
@@ -68,8 +75,9 @@ pub(super) fn finish(common: &Common) -> Finish {
     let common = common.clone();
     Box::new(move |held, outcome| {
         let db = database::open_patiently(&common, Duration::ZERO)?;
-        abandon(held);
+        // The lease is renewed while this waits for a locked file.
         let finished = db.finish_tick(held, outcome)?;
+        abandon(held);
         if finished.is_finished() {
             return Ok(());
         }

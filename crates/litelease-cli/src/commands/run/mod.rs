@@ -42,7 +42,7 @@ use crate::waiting::while_waiting;
   litelease run -n nightly -- backup.sh          exit code 1: already running
   litelease run -w 30s -E 0 nightly -- backup.sh
   litelease run --progress-within 5m --max-time 2h import -- import.py
-  litelease run --once-per '0 3 * * *' nightly -- backup.sh    in the crontab of every machine
+  litelease run --once-per '0 3 * * *' nightly -- backup.sh    in several crontabs
   litelease run --slots 3 importers -- import.py    at most three at a time
   litelease run --slots 3 --max-time 1h importers -- import.py
   litelease run --server https://lease.example deploy -- deploy.sh

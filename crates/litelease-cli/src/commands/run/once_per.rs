@@ -1,7 +1,7 @@
 //! The tick of a command: which one is planned, how often it may be granted, and until when.
 
 use std::ffi::OsString;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -20,8 +20,8 @@ const EARLY_MS: i64 = 5_000;
 /// The options of a tick.
 #[derive(clap::Args)]
 pub(crate) struct TickArgs {
-    /// Run once per tick of this schedule, although every machine has it in its crontab: a cron line,
-    /// or a period such as 15m or 1d
+    /// Run once per tick of this schedule, although several crontabs have it: a cron line, or a period
+    /// such as 15m or 1d
     ///
     /// The tick is the latest one that is planned. While another run of it is under way this waits,
     /// takes over if that one dies, and gives up when the next tick begins. If the tick is taken it
@@ -115,10 +115,12 @@ pub(crate) fn schedule(text: &str, zone: Option<&str>) -> Result<Schedule> {
 /// Returns the text that is stored with a tick: the schedule, and a hash that tells whether another
 /// command has the same name.
 fn with_command(schedule: Option<&Schedule>, command: &[OsString]) -> String {
-    let mut hasher = DefaultHasher::new();
-    command.hash(&mut hasher);
+    // FNV-1a, which is the same in every build on every machine.
+    let bytes = command.iter().flat_map(|word| word.as_bytes().iter().chain(&[0]));
+    let hash = bytes
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
     let schedule = schedule.map(|schedule| format!("{schedule} ")).unwrap_or_default();
-    format!("{schedule}#{:08x}", hasher.finish() >> 32)
+    format!("{schedule}#{hash:08x}")
 }
 
 /// Reads back the schedule of a tick, without the hash of its command.
