@@ -2,12 +2,12 @@
 
 use std::env;
 use std::fs;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use litelease::rusqlite::{Connection, OpenFlags};
 use litelease::{Lease, Litelease, ReleaseResult};
+use litelease_sys::{create_private_folder, network_filesystem};
 
 use crate::Common;
 use crate::engine_url::EngineUrl;
@@ -73,8 +73,7 @@ pub(crate) fn prepare(common: &Common) -> Result<PathBuf> {
         && let Some(folder) = path.parent()
     {
         // Private to the user, as the XDG specification wants it.
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|error| {
+        create_private_folder(folder).map_err(|error| {
             Failure::failed("Folder", format!("cannot make {}: {error}", folder.display()))
         })?;
     }
@@ -196,29 +195,4 @@ pub(crate) fn not_wal(common: &Common) -> Result<Option<Failure>> {
         path.display()
     );
     Ok(Some(Failure::new(code::OK, "NotWal", text)))
-}
-
-/// Returns the kind of network filesystem that a file is on, if it is on one.
-#[cfg(target_os = "linux")]
-pub(crate) fn network_filesystem(path: &Path) -> Option<&'static str> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all zeros is a valid value of it, and the call fills it in; the path ends with a NUL.
-    let told = unsafe {
-        let mut told: libc::statfs = std::mem::zeroed();
-        (libc::statfs(path.as_ptr(), &mut told) == 0).then_some(told)
-    }?;
-    Some(match told.f_type as u64 & 0xffff_ffff {
-        0x6969 => "NFS",
-        0xff53_4d42 | 0xfe53_4d42 | 0x517b => "SMB",
-        0x0102_1997 => "9p",
-        0x00c3_6400 => "Ceph",
-        0x6573_5546 => "FUSE",
-        _ => return None,
-    })
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn network_filesystem(_: &Path) -> Option<&'static str> {
-    None
 }

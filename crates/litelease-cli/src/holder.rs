@@ -1,10 +1,7 @@
 //! Finds user and command of the process behind an owner text, on this host.
 
-use std::ffi::CStr;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-
 use litelease::{Identity, Liveness};
+use litelease_sys::ProcessInfo;
 
 /// A running process that holds a lease.
 pub(crate) struct Holder {
@@ -18,11 +15,7 @@ impl Holder {
     /// Finds the process of an owner text. Returns `None` unless that very process is running here.
     pub(crate) fn find(owner: &str) -> Option<Self> {
         let who = Identity::parse(owner)?;
-        let folder = format!("/proc/{}", who.pid);
-        let user = user_name(fs::metadata(&folder).ok()?.uid());
-        let line = fs::read(format!("{folder}/cmdline")).ok()?;
-        let words = line.strip_suffix(&[0]).unwrap_or(&line).split(|byte| *byte == 0);
-        let command = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        let ProcessInfo { user, command } = ProcessInfo::find(who.pid)?;
         // Checked last: if it is the same process now, it was when the rest was read. For an
         // identity without a start time this proves nothing.
         let is_same = who.start.is_some() && who.liveness() == Liveness::Alive;
@@ -51,22 +44,6 @@ fn quoted(word: &str) -> String {
         true => word.into(),
         false => format!("'{}'", crate::output::printable(word).replace('\'', r"'\''")),
     }
-}
-
-/// Returns the name of a user, or the number if it has no name.
-fn user_name(uid: u32) -> String {
-    let mut buffer = vec![0; 16 * 1024];
-    // SAFETY: all zeros is a valid value of it, and the call fills it in.
-    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-    let mut found = std::ptr::null_mut();
-    // SAFETY: the structures are ours, and the buffer is as long as is said.
-    let status =
-        unsafe { libc::getpwuid_r(uid, &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found) };
-    if status != 0 || found.is_null() {
-        return uid.to_string();
-    }
-    // SAFETY: the name lies in the buffer and ends with a NUL.
-    unsafe { CStr::from_ptr(entry.pw_name) }.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -141,11 +141,7 @@ fn main() -> ExitCode {
 /// Reports a failure. If the reader of the pipe has left, ends quietly like other programs.
 fn end(failure: &Failure, as_json: bool) -> ExitCode {
     if failure.is_broken_pipe() {
-        // SAFETY: no pointers are involved, and the default action needs no function of ours.
-        unsafe {
-            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-            libc::raise(libc::SIGPIPE);
-        }
+        litelease_sys::children::end_by_broken_pipe();
     }
     failure.print(as_json);
     ExitCode::from(failure.code)

@@ -3,8 +3,9 @@
 use std::env;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use litelease_sys::is_own_socket;
 
 use crate::Error;
 
@@ -86,9 +87,7 @@ impl ServerUrl {
             return Some(Key::named(&text));
         }
         let socket = folder.join(format!("{name}.sock"));
-        let is_private = fs::metadata(&folder).ok()?.permissions().mode() & 0o022 == 0;
-        let is_socket = fs::symlink_metadata(&socket).ok()?.file_type().is_socket();
-        (is_private && is_socket).then_some(Key { text, socket: Some(socket) })
+        is_own_socket(&socket).then_some(Key { text, socket: Some(socket) })
     }
 
     /// Checks that a key may be sent to this server.

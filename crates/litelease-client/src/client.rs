@@ -19,7 +19,7 @@ use crate::held_names::HeldNames;
 use crate::kind::{GrantCall, Kind};
 use crate::mode::{Blocking, Mode, Untaken};
 use crate::retry::refusal;
-use crate::transport::{Outcome, Request, Transport, to_json, typed};
+use crate::transport::{Message, Outcome, Transport, to_json, typed};
 
 /// A client of one server. A clone of it is the same client.
 ///
@@ -268,7 +268,7 @@ impl<M: Mode> Client<M> {
             let left = left.min(LONGEST_WAIT);
             body["wait"] = left.as_secs_f64().into();
             let (path, tag, body) = (kind.claim_path(), tag.clone(), Some(body.clone()));
-            let request = Request { path, tag, body, timeout: left + PATIENCE };
+            let request = Message { path, tag, body, timeout: left + PATIENCE };
             let outcome = self.transport.send(request).await;
             let now = SystemClock.now();
             was_heard |= !matches!(outcome, Outcome::Unreached(_));
@@ -395,7 +395,7 @@ impl<M: Mode> Client<M> {
 
     /// Sends a request on names once, under a key of its own.
     async fn once<R: wire::Request>(&self, request: &R) -> Outcome {
-        self.transport.send(Request::new(request, PATIENCE)).await
+        self.transport.send(Message::new(request, PATIENCE)).await
     }
 
     /// Sends a request on names once and not again, and reads its answer.

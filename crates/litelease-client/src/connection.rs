@@ -23,7 +23,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::Error;
 use crate::access::{Key, ServerUrl};
-use crate::transport::{EndsWithOwner, Outcome, Request};
+use crate::transport::{EndsWithOwner, Message, Outcome};
 
 /// The connections of one client.
 pub(crate) struct Connections {
@@ -89,7 +89,7 @@ impl Connections {
     }
 
     /// Sends a request, and reads its answer. Closes the connection if it is dropped meanwhile.
-    pub(crate) async fn send(&self, request: &Request) -> Result<Outcome, Outcome> {
+    pub(crate) async fn send(&self, request: &Message) -> Result<Outcome, Outcome> {
         let (mut connection, answer) = self.exchange(request).await?;
         let outcome = read(answer, &request.tag).await?;
         connection.used = Instant::now();
@@ -107,7 +107,7 @@ impl Connections {
         patience: Duration,
     ) -> Result<EventStream, Outcome> {
         let (path, tag) = (path.into(), String::new());
-        let request = Request { path, tag, body: None, timeout: patience };
+        let request = Message { path, tag, body: None, timeout: patience };
         let (connection, answer) = self.exchange(&request).await?;
         if answer.status() != 200 {
             return Err(read(answer, "").await?);
@@ -119,9 +119,9 @@ impl Connections {
     /// Sends a request, and returns the head of its answer.
     async fn exchange(
         &self,
-        request: &Request,
+        request: &Message,
     ) -> Result<(Connection, Response<Incoming>), Outcome> {
-        let Request { path, tag, body, .. } = request;
+        let Message { path, tag, body, .. } = request;
         let host = self.uri.authority().map_or("", |authority| authority.as_str());
         let method = if body.is_some() { "POST" } else { "GET" };
         let mut http = hyper::Request::builder().method(method).uri(path).header(HOST, host);

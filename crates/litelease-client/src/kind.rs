@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::client::{Lease, nonsense, rejected, seconds};
 use crate::retry::refusal;
-use crate::transport::{Outcome, Request, typed};
+use crate::transport::{Message, Outcome, typed};
 use crate::{Error, Loss};
 
 /// The kind of a grant. It decides how the grant is renewed and released.
@@ -92,35 +92,35 @@ impl Kind {
         name: &str,
         secret: &str,
         timeout: Duration,
-    ) -> Request {
+    ) -> Message {
         let (name, secret) = (name.to_owned(), secret.to_owned());
         match (self, call) {
             (Kind::Name, GrantCall::Renew(ttl)) => {
-                Request::new(&RenewLease { grant: secret, ttl: seconds(ttl) }, timeout)
+                Message::new(&RenewLease { grant: secret, ttl: seconds(ttl) }, timeout)
             }
-            (Kind::Name, GrantCall::Release) => Request::new(&Release { grant: secret }, timeout),
-            (Kind::Name, GrantCall::Progress) => Request::new(&Progress { grant: secret }, timeout),
+            (Kind::Name, GrantCall::Release) => Message::new(&Release { grant: secret }, timeout),
+            (Kind::Name, GrantCall::Progress) => Message::new(&Progress { grant: secret }, timeout),
             (Kind::Slot, GrantCall::Renew(ttl)) => {
-                Request::new(&SlotRenew { name, lease: secret, ttl: seconds(ttl) }, timeout)
+                Message::new(&SlotRenew { name, lease: secret, ttl: seconds(ttl) }, timeout)
             }
-            (Kind::Slot, _) => Request::new(&SlotReturn { name, lease: secret }, timeout),
+            (Kind::Slot, _) => Message::new(&SlotReturn { name, lease: secret }, timeout),
             (Kind::PoolSlot(_), GrantCall::Renew(ttl)) => {
-                let request = Request::new(&Renew { lease: secret, ttl: seconds(ttl) }, timeout);
-                Request { path: self.path_of::<Renew>(), ..request }
+                let request = Message::new(&Renew { lease: secret, ttl: seconds(ttl) }, timeout);
+                Message { path: self.path_of::<Renew>(), ..request }
             }
             (Kind::PoolSlot(_), _) => {
-                let request = Request::new(&Return { lease: secret }, timeout);
-                Request { path: self.path_of::<Return>(), ..request }
+                let request = Message::new(&Return { lease: secret }, timeout);
+                Message { path: self.path_of::<Return>(), ..request }
             }
             (Kind::Delivery, GrantCall::Renew(ttl)) => {
                 let (queue, visibility) =
                     (Some(name).filter(|name| !name.is_empty()), seconds(ttl));
-                Request::new(&Extend { queue, receipt: secret, visibility }, timeout)
+                Message::new(&Extend { queue, receipt: secret, visibility }, timeout)
             }
             (Kind::Delivery, _) => {
                 let queue = Some(name).filter(|name| !name.is_empty());
                 let give_back = GiveBack { queue, receipt: secret, delay: 0.0, note: None };
-                Request::new(&give_back, timeout)
+                Message::new(&give_back, timeout)
             }
         }
     }

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::Error;
 use crate::client::{Client, PATIENCE, pauses, rejected, seconds};
 use crate::mode::Mode;
-use crate::transport::{Outcome, Request as Sent, to_json, typed};
+use crate::transport::{Message, Outcome, to_json, typed};
 
 /// How long a request is repeated while the server cannot be reached.
 pub(crate) const RETRY: Duration = Duration::from_secs(30);
@@ -86,7 +86,7 @@ impl<M: Mode> Client<M> {
             body.get_mut("wait").into_iter().for_each(|field| *field = seconds(left).into());
             let (path, tag, body) = (path.into(), tag.clone(), Some(body.clone()));
             let timeout = left.saturating_add(PATIENCE);
-            let why = match self.transport.send(Sent { path, tag, body, timeout }).await {
+            let why = match self.transport.send(Message { path, tag, body, timeout }).await {
                 Outcome::Unknown(why) | Outcome::Unreached(why) => why,
                 Outcome::Done(done) => {
                     return Ok(Reply { answer: Ok(typed(done)?), is_repeated, is_of_queue });
@@ -155,7 +155,8 @@ impl<M: Mode> Client<M> {
     async fn get<R: Request>(&self, path: String, time: Duration) -> Result<R::Answer, Error> {
         let (first, mut pauses) = (SystemClock.now(), pauses());
         loop {
-            let request = Sent { path: path.clone(), tag: unique(), body: None, timeout: PATIENCE };
+            let request =
+                Message { path: path.clone(), tag: unique(), body: None, timeout: PATIENCE };
             let why = match self.transport.send(request).await {
                 Outcome::Unknown(why) | Outcome::Unreached(why) => why,
                 Outcome::Done(found) => return typed(found),

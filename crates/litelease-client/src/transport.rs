@@ -35,7 +35,7 @@ pub struct Transport {
 const MOST_THREADS: usize = 32;
 
 /// A request to a server.
-pub(crate) struct Request {
+pub(crate) struct Message {
     /// Its path, with its query.
     pub(crate) path: String,
     /// An id that the answer must repeat. An answer to another request, which a proxy or a broken
@@ -104,7 +104,7 @@ impl Transport {
     }
 
     /// Sends a request once, and waits for its answer. Must run on the thread of this client.
-    pub(crate) async fn send(&self, request: Request) -> Outcome {
+    pub(crate) async fn send(&self, request: Message) -> Outcome {
         match timeout(request.timeout, self.connections.send(&request)).await {
             Ok(Ok(outcome) | Err(outcome)) => outcome,
             Err(_) => Outcome::Unknown("timeout".into()),
@@ -154,11 +154,11 @@ pub(crate) fn died() -> Error {
     Error::NoThread(io::Error::other("the thread of the call has died"))
 }
 
-impl Request {
+impl Message {
     /// Returns a call under a new key.
     pub(crate) fn new<R: wire::Request>(request: &R, timeout: Duration) -> Self {
         let (path, body) = (R::CALL.path.into(), Some(to_json(request)));
-        Request { path, tag: unique(), body, timeout }
+        Message { path, tag: unique(), body, timeout }
     }
 }
 

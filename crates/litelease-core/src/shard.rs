@@ -103,15 +103,15 @@ pub fn plan<M: Copy + Ord>(members: &[M], shards: &[ShardState<M>], me: M) -> Sh
     let Share { claim, request } = group.share_of(me);
     let numbers = 0..shards.len();
     let withdraw = |shard: &usize| match group.shards[*shard].request {
-        Request::None => false,
-        Request::Dead => true,
-        Request::Of(who) => who == me && request.binary_search(shard).is_err(),
+        WantedBy::None => false,
+        WantedBy::Dead => true,
+        WantedBy::Of(who) => who == me && request.binary_search(shard).is_err(),
     };
     // A request that its member no longer needs is about to be withdrawn: handing over would move a
     // shard for nothing.
     let needs: Vec<Option<Share>> = group.requesters_of(me);
     let give_up = |shard: &usize| match group.shards[*shard] {
-        Shard { holder: Holder::Member(holder), request: Request::Of(who) } if holder == me => {
+        Shard { holder: Holder::Member(holder), request: WantedBy::Of(who) } if holder == me => {
             needs[who].as_ref().is_some_and(|share| share.request.binary_search(shard).is_ok())
         }
         _ => false,
@@ -133,7 +133,7 @@ struct Group<M> {
 #[derive(Clone, Copy)]
 struct Shard {
     holder: Holder,
-    request: Request,
+    request: WantedBy,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -145,11 +145,11 @@ enum Holder {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Request {
+enum WantedBy {
     None,
-    /// A live member's, for a shard of another one.
+    /// A live member requests this shard of another one.
     Of(usize),
-    /// Of one that is no live member.
+    /// The requester is no live member.
     Dead,
 }
 
@@ -173,10 +173,10 @@ impl<M: Copy + Ord> Group<M> {
             };
             let request = match (holder, shard.requester.map(|who| number(&who))) {
                 // A request ends with the grant that it was made for.
-                (Holder::Nobody, _) | (_, None) => Request::None,
-                (_, Some(None)) => Request::Dead,
-                (holder, Some(Some(who))) if holder == Holder::Member(who) => Request::None,
-                (_, Some(Some(who))) => Request::Of(who),
+                (Holder::Nobody, _) | (_, None) => WantedBy::None,
+                (_, Some(None)) => WantedBy::Dead,
+                (holder, Some(Some(who))) if holder == Holder::Member(who) => WantedBy::None,
+                (_, Some(Some(who))) => WantedBy::Of(who),
             };
             Shard { holder, request }
         };
@@ -227,7 +227,7 @@ impl<M: Copy + Ord> Group<M> {
         let mut counts = vec![0; self.members.len()];
         for shard in &self.shards {
             match (shard.holder, shard.request) {
-                (Holder::Member(_), Request::Of(who)) if who != me => counts[who] += 1,
+                (Holder::Member(_), WantedBy::Of(who)) if who != me => counts[who] += 1,
                 (Holder::Member(holder), _) => counts[holder] += 1,
                 (Holder::Nobody | Holder::Stranger, _) => {}
             }
@@ -242,10 +242,10 @@ impl<M: Copy + Ord> Group<M> {
         for (number, shard) in self.shards.iter().enumerate() {
             match (shard.holder, shard.request) {
                 (Holder::Member(holder), _) if holder == me => {}
-                (Holder::Member(holder), Request::Of(who)) if who == me => {
+                (Holder::Member(holder), WantedBy::Of(who)) if who == me => {
                     askable.again[holder].push(number);
                 }
-                (Holder::Member(holder), Request::None | Request::Dead) => {
+                (Holder::Member(holder), WantedBy::None | WantedBy::Dead) => {
                     askable.new[holder].push(number);
                 }
                 _ => {}
@@ -259,7 +259,7 @@ impl<M: Copy + Ord> Group<M> {
         let asks = |member: usize| {
             let mut shards = self.shards.iter();
             shards.any(|shard| {
-                shard.holder == Holder::Member(me) && shard.request == Request::Of(member)
+                shard.holder == Holder::Member(me) && shard.request == WantedBy::Of(member)
             })
         };
         (0..self.members.len()).map(|who| asks(who).then(|| self.share_of(who))).collect()

@@ -7,6 +7,7 @@ use jsonwebtoken::jwk::{
     AlgorithmParameters, CommonParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm,
     OctetKeyPairParameters, OctetKeyPairType, PublicKeyUse,
 };
+use litelease_sys::readable_by_all;
 use ring::signature::{ED25519, UnparsedPublicKey};
 
 use crate::Error;
@@ -93,14 +94,13 @@ impl KeySet {
     ///
     /// See [`load`](KeySet::load).
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        use std::os::unix::fs::OpenOptionsExt;
         let path = path.as_ref();
         let mut new = path.as_os_str().to_owned();
         new.push(format!(".{}.new", std::process::id()));
         let write = || {
             let mut options = std::fs::OpenOptions::new();
-            options.write(true).create_new(true).mode(0o644);
-            let mut file = options.open(&new)?;
+            let options = options.write(true).create_new(true);
+            let mut file = readable_by_all(options).open(&new)?;
             file.write_all(self.to_json().as_bytes())?;
             file.write_all(b"\n")?;
             file.sync_all()?;

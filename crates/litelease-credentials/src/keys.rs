@@ -5,13 +5,12 @@
 //! its successor was made. So nothing is written when a credential is issued, and no file says when
 //! a key ends.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use litelease_sys::{SideFile, exposure};
+use litelease_sys::{SideFile, create_private_folder, exposure, private};
 
 use crate::{Error, KeySet, SigningKey};
 
@@ -96,8 +95,7 @@ impl Keys {
         if !(1000..=MOST_MAX_TTL_MS).contains(&max_ttl_ms) {
             return Err(Error::InvalidMaxTtl);
         }
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
-        made.map_err(|error| Error::io(&self.folder, error))?;
+        create_private_folder(&self.folder).map_err(|error| Error::io(&self.folder, error))?;
         self.check_folder()?;
         let _lock = self.lock()?;
         let keys = self.load()?;
@@ -220,8 +218,8 @@ impl Keys {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            let mut private = OpenOptions::new();
-            let mut file = private.write(true).create_new(true).mode(0o600).open(&new)?;
+            let mut options = OpenOptions::new();
+            let mut file = private(options.write(true).create_new(true)).open(&new)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&new, &path)?;

@@ -1,7 +1,6 @@
 //! Verifying credentials, offline: the signature with a pinned algorithm, then every claim.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jsonwebtoken::dangerous::insecure_decode_claims;
 use jsonwebtoken::decode_header;
 use litelease_core::{CredentialTerm, Untimely, check_times};
+use litelease_sys::FileStamp;
 
 use crate::claims::{ALGORITHM, decode};
 use crate::{Claims, Error, KeySet, MAX_CREDENTIAL, Refused};
@@ -73,11 +73,8 @@ pub struct Verified {
 #[derive(Clone, Debug)]
 enum Source {
     Set(KeySet),
-    File { path: PathBuf, read: Arc<Mutex<Option<(Stamp, KeySet)>>> },
+    File { path: PathBuf, read: Arc<Mutex<Option<(FileStamp, KeySet)>>> },
 }
-
-/// The metadata of a file that changes when it is written or replaced.
-type Stamp = (u64, u64, u64, i64, i64, i64, i64);
 
 impl Verifier {
     /// Makes a verifier with a fixed set of keys.
@@ -218,15 +215,7 @@ impl Source {
         let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
         // Before the file is read: a change meanwhile is then found the next time.
         let found = fs::metadata(path).map_err(|error| Error::io(path, error))?;
-        let stamp = (
-            found.dev(),
-            found.ino(),
-            found.len(),
-            found.mtime(),
-            found.mtime_nsec(),
-            found.ctime(),
-            found.ctime_nsec(),
-        );
+        let stamp = FileStamp::new(&found);
         let known = read.take().filter(|(known, _)| *known == stamp);
         let (_, keys) = match known {
             Some(known) => read.insert(known),

@@ -5,8 +5,7 @@
 //! what it has taken, under a ticket that the host chooses: a host that was interrupted between two
 //! calls ends the ticket, and nothing is lost.
 
-use std::ffi::{OsStr, c_int, c_uchar};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{c_int, c_uchar};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{process, ptr, slice};
 
+use litelease_sys::path_of;
 use litelease_sys::write_lock::{Error, LockState, SlicedLock, Waiting, WriteLock};
 
 /// A write lock of the host's.
@@ -219,5 +219,5 @@ impl CNote {
 /// The pointer must be to that many bytes, which live as long as the path.
 unsafe fn as_path<'a>(start: *const c_uchar, length: usize) -> &'a Path {
     // SAFETY: as promised.
-    Path::new(OsStr::from_bytes(unsafe { slice::from_raw_parts(start, length) }))
+    path_of(unsafe { slice::from_raw_parts(start, length) })
 }

@@ -7,7 +7,9 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::process::{self, ProcessGroup};
+use litelease_sys::{
+    Liveness, PidScope, ProcessGroup, host_name, liveness_of, parent_id, random_bytes, start_of,
+};
 
 /// The process that holds a lease, as written in the owner text:
 /// `HOST pid 4711 start 8473 boot 5f0c… pidns 4026531836 timens 4026531834 hold 0193…`.
@@ -38,24 +40,6 @@ pub struct Identity {
     pub unique: String,
 }
 
-/// The scope in which a process number and a start time are valid. Numbers belong to a pid
-/// namespace. Start times count from boot and are shown relative to the time namespace of the
-/// reader.
-///
-/// ```
-/// # use litelease_hold::PidScope;
-/// assert_eq!(PidScope::here(), PidScope::here());
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PidScope {
-    /// The kernel's id of the boot.
-    pub boot: String,
-    /// The inode of the pid namespace.
-    pub pid_namespace: u64,
-    /// The inode of the time namespace; 0 where the kernel has none.
-    pub time_namespace: u64,
-}
-
 /// The role of the process that a lease names.
 ///
 /// ```
@@ -80,18 +64,6 @@ pub enum HolderKind {
     Lock,
 }
 
-/// The state of the process that an identity names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Liveness {
-    /// The process is running.
-    Alive,
-    /// The process has ended, and so has its group, if it had one.
-    Dead,
-    /// Unknown: the process is on another host or in another container, or this system does not
-    /// provide the information.
-    Unknown,
-}
-
 impl Identity {
     /// Returns the identity of this process, for one acquisition.
     pub fn new(kind: HolderKind) -> Self {
@@ -101,15 +73,15 @@ impl Identity {
     /// Returns the identity of the parent process, for a program that claims on behalf of its
     /// caller.
     pub fn of_parent() -> Self {
-        Identity::of_process(std::os::unix::process::parent_id(), HolderKind::Claim)
+        Identity::of_process(parent_id(), HolderKind::Claim)
     }
 
     fn of_process(pid: u32, kind: HolderKind) -> Self {
         let scope = PidScope::here();
         // Without a scope, number and start time may be those of another process.
-        let start = scope.as_ref().and_then(|_| process::start_of(pid));
+        let start = scope.as_ref().and_then(|_| start_of(pid));
         let holder = start.and(scope).map(|scope| (scope, kind));
-        Identity { host: host(), pid, start, holder, unique: unique() }
+        Identity { host: host_name(), pid, start, holder, unique: unique() }
     }
 
     /// Parses an owner text that was written by [`Identity`], in any language.
@@ -147,10 +119,10 @@ impl Identity {
         let (Some((scope, kind)), Some(start)) = (&self.holder, self.start) else {
             return Liveness::Unknown;
         };
-        if self.host != host() || PidScope::here().as_ref() != Some(scope) {
+        if self.host != host_name() || PidScope::here().as_ref() != Some(scope) {
             return Liveness::Unknown;
         }
-        let liveness = process::liveness_of(self.pid, start);
+        let liveness = liveness_of(self.pid, start);
         let is_left = |group| liveness == Liveness::Dead && !ProcessGroup::new(group).has_ended();
         match *kind {
             HolderKind::Run { group } if is_left(group) => Liveness::Unknown,
@@ -171,16 +143,8 @@ impl Identity {
     /// shell.
     pub fn is_dead(&self) -> bool {
         // Most holders are alive, and that is cheaper to check than the scope.
-        let has_ended = |start| process::liveness_of(self.pid, start) == Liveness::Dead;
+        let has_ended = |start| liveness_of(self.pid, start) == Liveness::Dead;
         self.is_holder() && self.start.is_some_and(has_ended) && self.liveness() == Liveness::Dead
-    }
-}
-
-impl PidScope {
-    /// Returns the scope of this process, if the system provides it and /proc shows the processes
-    /// of this scope.
-    pub fn here() -> Option<Self> {
-        process::scope()
     }
 }
 
@@ -247,30 +211,8 @@ pub fn short_owner(owner: &str) -> String {
 pub fn unique() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Without entropy (we know of no such system) the process number and the nanoseconds must do.
-    let random = random().unwrap_or(u128::from(std::process::id()) << 64 | since.as_nanos());
+    let random = random_bytes().map(u128::from_le_bytes);
+    let random = random.unwrap_or(u128::from(std::process::id()) << 64 | since.as_nanos());
     let low = random & ((1 << 80) - 1);
     format!("{:012x}{low:020x}", since.as_millis() & ((1 << 48) - 1))
-}
-
-/// Returns 128 random bits from the system.
-fn random() -> Option<u128> {
-    let mut bytes = [0u8; 16];
-    // For musl, the libc crate has only `getrandom`.
-    #[cfg(target_os = "linux")]
-    // SAFETY: the buffer is writable and has the given length.
-    let is_filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } == 16;
-    #[cfg(not(target_os = "linux"))]
-    // SAFETY: the buffer is writable and has the given length.
-    let is_filled = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) } == 0;
-    is_filled.then(|| u128::from_le_bytes(bytes))
-}
-
-/// Returns the host name as one word.
-fn host() -> String {
-    let mut name = [0u8; 256];
-    // SAFETY: the buffer is writable, and its last byte stays 0.
-    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
-    let name = String::from_utf8_lossy(&name[..end]).replace(char::is_whitespace, "-");
-    if name.is_empty() { "localhost".into() } else { name }
 }

@@ -2,15 +2,15 @@
 //! file share a transaction.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
-use litelease_sys::spawn_without_signals;
+use litelease_sys::{IS_NOTIFIED, Listener, spawn_without_signals};
 
 use crate::process_keeper::unshared;
-use crate::watch::Listener;
 use crate::{
     Clock, Current, Due, HeldGrant, Hold, Loss, LossSignal, Notice, Renewal, Rows, Window,
 };
@@ -22,6 +22,8 @@ use crate::{
 pub struct Keeper {
     clock: Arc<dyn Clock>,
     groups: Mutex<Vec<Arc<Group>>>,
+    /// How many threads are closing rows that are in `groups` no more.
+    closing: AtomicUsize,
     alarm: Arc<Alarm>,
 }
 
@@ -73,7 +75,8 @@ const CALLER_PAUSE: Duration = Duration::from_millis(1);
 impl Keeper {
     /// Creates a keeper with this clock and without a thread.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Keeper { clock, groups: Mutex::default(), alarm: Arc::default() }
+        let (groups, closing, alarm) = (Mutex::default(), AtomicUsize::new(0), Arc::default());
+        Keeper { clock, groups, closing, alarm }
     }
 
     /// Starts the thread, which runs until the last reference to the keeper is dropped. A hold
@@ -163,8 +166,8 @@ impl Keeper {
         groups.iter().filter_map(step).min()
     }
 
-    /// Closes the rows that have no holds any more. Returns whether some of them are in use, as
-    /// they are for moments by this thread and others.
+    /// Closes the rows that have no holds any more. Returns whether other threads still use some of
+    /// them, or are closing them, as they do for moments.
     pub(crate) fn close_idle(&self) -> bool {
         let mut groups = locked(&self.groups);
         // A holder that still has a reference may leave a release to the keeper.
@@ -172,9 +175,11 @@ impl Keeper {
         let idle: Vec<Arc<Group>> = groups.extract_if(.., is_idle).collect();
         let is_in_use = groups.iter().any(|group| group.is_empty());
         // Closed without the lock: it takes time.
+        self.closing.fetch_add(1, Ordering::SeqCst);
         drop(groups);
         drop(idle);
-        is_in_use
+        let others = self.closing.fetch_sub(1, Ordering::SeqCst) - 1;
+        is_in_use || others > 0
     }
 
     /// Closes the rows of all files, except those that another thread uses until `deadline`.
@@ -182,6 +187,11 @@ impl Keeper {
         let groups = std::mem::take(&mut *locked(&self.groups));
         for group in groups {
             drop(unshared(group, deadline));
+        }
+        // The keeper's thread may be closing rows that had no holds any more. If the program ended
+        // before that was done, SQLite would leave its log.
+        while self.closing.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_micros(100));
         }
     }
 
@@ -373,9 +383,10 @@ impl Group {
             let interval = hold.window().interval(granted);
             hold.settle(start, now, answer, start + interval - jitter(interval, start));
         }
-        // Where the system cannot watch files, the keeper looks for requests after each renewal.
-        #[cfg(not(target_os = "linux"))]
-        self.was_written.store(true, Ordering::SeqCst);
+        if !IS_NOTIFIED {
+            // Nothing notifies the keeper of requests, so it looks for them after each renewal.
+            self.was_written.store(true, Ordering::SeqCst);
+        }
     }
 
     fn release_leftovers(&self, now: Duration) {

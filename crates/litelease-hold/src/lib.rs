@@ -57,16 +57,11 @@ mod loss;
 mod lost;
 mod notify;
 mod place;
-mod process;
 mod process_keeper;
 mod rows;
 #[cfg(feature = "schedules")]
 pub mod schedule;
 mod wait;
-#[cfg_attr(not(target_os = "linux"), path = "wakeup_elsewhere.rs")]
-mod wakeup;
-#[cfg_attr(not(target_os = "linux"), path = "watch_elsewhere.rs")]
-mod watch;
 mod worker;
 
 pub use cancel::Cancel;
@@ -74,15 +69,14 @@ pub use clock::{Clock, SystemClock};
 pub use held::{Held, abandon, held_from, hold, hold_of, keep};
 pub use hold::{HandoverRequest, HeldGrant, Hold, HoldLimits, Renewal, Window};
 pub use hold_error::HoldError;
-pub use identity::{HolderKind, Identity, Liveness, PidScope, short_owner, unique};
+pub use identity::{HolderKind, Identity, short_owner, unique};
 pub use keeper::{Keeper, Kept};
+pub use litelease_sys::{Liveness, PidScope, ProcessGroup, Wakeup};
 pub use loss::Loss;
 pub use lost::{LossSignal, Lost};
 pub use notify::Notifier;
 pub use place::{Acquired, Attach, Attached, Claimed, Granted, Home, Place, Wish, acquire};
-pub use process::ProcessGroup;
 pub use process_keeper::{NoKeeper, ProcessKeeper, this_process};
 pub use rows::{Current, Due, Notice, Rows};
 pub use wait::{DeathCheck, Waiter, time_to_next_read};
-pub use wakeup::Wakeup;
 pub use worker::{Deliveries, Delivery, Received, Settled, Work, WorkOptions, WorkerCounts, cut};

@@ -7,8 +7,8 @@ use std::time::Duration;
 use litelease_core::Lease;
 
 use crate::keeper::Group;
-use crate::watch::watch;
 use crate::{HandoverRequest, HeldGrant, Loss, Renewal};
+use litelease_sys::watch;
 
 /// The rows of one place, on a handle of the keeper's own. A call must return soon, even if the
 /// place does not answer, because other grants are waiting.

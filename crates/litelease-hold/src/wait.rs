@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::watch::watch;
 use crate::{Cancel, Identity, Wakeup};
+use litelease_sys::watch;
 
 /// A waiter checks this often even without a wake-up.
 const SLOW_POLL: Duration = Duration::from_millis(500);

@@ -1,13 +1,12 @@
 //! The file of a service, opened so that every answer is on the disk before it is sent.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use litelease::rusqlite::Connection;
 use litelease::{Error, Litelease, LockError};
-use litelease_sys::create_private;
+use litelease_sys::{create_private, is_linked};
 
 use crate::error::OpenError;
 use crate::failure::Failure;
@@ -37,7 +36,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
         Some(path) if !path.is_empty() => PathBuf::from(path),
         _ => path.to_owned(),
     };
-    if fs::metadata(&file).is_ok_and(|found| found.nlink() > 1) {
+    if fs::metadata(&file).is_ok_and(|found| is_linked(&found)) {
         return Err(OpenError::Linked { path: path.into() });
     }
     let high_water = HighWater::beside(&file)?;

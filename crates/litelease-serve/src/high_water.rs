@@ -15,11 +15,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use litelease_sys::{Error, SideFile};
+use litelease_sys::{Error, SideFile, write_at_start};
 
 use crate::error::OpenError;
 
@@ -136,7 +135,7 @@ impl HighWater {
         self.answered = answered;
         self.is_synced = false;
         let Some(file) = &self.file else { return Ok(()) };
-        let written = file.write_all_at(&content(answered), 0).map_err(|error| self.failed(error));
+        let written = write_at_start(file, &content(answered)).map_err(|error| self.failed(error));
         if written.is_err() {
             // The next sync replaces the file.
             self.file = None;

@@ -66,7 +66,7 @@ pub(crate) struct App {
 }
 
 /// A request that was routed, with its action, or the reason why it is refused.
-pub(crate) struct Request {
+pub(crate) struct Routed {
     started: Instant,
     route: Route,
     action: Result<Action, HttpError>,
@@ -130,10 +130,10 @@ impl Route {
     }
 }
 
-impl Request {
+impl Routed {
     /// Returns a request that is refused before it is routed.
     pub(crate) fn refuse(refused: HttpError) -> Self {
-        Request { started: Instant::now(), route: Route::Other, action: Err(refused) }
+        Routed { started: Instant::now(), route: Route::Other, action: Err(refused) }
     }
 
     /// Refuses a request after it was routed.
@@ -220,15 +220,15 @@ impl App {
     }
 
     /// Decides by the head of a request how to handle it.
-    pub(crate) fn route(&self, head: &Head<'_>) -> Request {
+    pub(crate) fn route(&self, head: &Head<'_>) -> Routed {
         match hosts::check(head, &self.options.hosts) {
             Ok(()) => route(head),
-            Err(refused) => Request::refuse(refused),
+            Err(refused) => Routed::refuse(refused),
         }
     }
 
     /// Carries out a request, and logs and counts it.
-    pub(crate) async fn answer(self: &Arc<Self>, request: Request, timer: &mut Timer) -> Response {
+    pub(crate) async fn answer(self: &Arc<Self>, request: Routed, timer: &mut Timer) -> Response {
         let done = match request.action {
             Ok(action) => self.perform(action, timer).await,
             Err(refused) => Err(refused),
@@ -317,7 +317,7 @@ impl App {
 
     /// Returns how long the body of a request may be, if it is long. Only a client with a valid
     /// access key may send a long one: it takes memory.
-    pub(crate) async fn longest_body(&self, request: &Request) -> Result<usize, HttpError> {
+    pub(crate) async fn longest_body(&self, request: &Routed) -> Result<usize, HttpError> {
         let Some(action) = request.call() else { return Ok(LONGEST) };
         let (caller, longest) = (action.caller, action.handler.call.longest_body);
         if longest > LONGEST && !self.options.open {
@@ -455,7 +455,7 @@ impl App {
 }
 
 /// Finds the route of a request.
-fn route(head: &Head<'_>) -> Request {
+fn route(head: &Head<'_>) -> Routed {
     let started = Instant::now();
     // HEAD is GET without a body.
     let method = if head.method == "HEAD" { "GET" } else { head.method };
@@ -472,7 +472,7 @@ fn route(head: &Head<'_>) -> Request {
         None => beside_calls(head, method),
     };
     let (route, action) = found.unwrap_or_else(|refused| (Route::Other, Err(refused)));
-    Request { started, route, action }
+    Routed { started, route, action }
 }
 
 /// The route of a request, with its action or the reason of its refusal. `Err` if there is no such

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::access::Caller;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
-use crate::http::{App, Request};
+use crate::http::{App, Routed};
 use crate::response::{ALWAYS, Body, HttpError, Response};
 use crate::server::patience;
 use crate::shares::Share;
@@ -120,7 +120,7 @@ impl Connection {
     }
 
     /// Reads the head of a request.
-    async fn head(&mut self) -> io::Result<Result<(Request, Framing), HttpError>> {
+    async fn head(&mut self) -> io::Result<Result<(Routed, Framing), HttpError>> {
         let Connection { client, timer, app, share } = self;
         let deadline = Timer::deadline(patience(app, share.as_ref()));
         loop {
@@ -163,7 +163,7 @@ impl Connection {
     /// takes, if its length is known. Only clients with an access key may send a long one.
     async fn longest(
         &self,
-        request: &Request,
+        request: &Routed,
         framing: Framing,
         caller: Caller,
     ) -> Result<(usize, Option<Share>), HttpError> {
@@ -239,7 +239,7 @@ impl Connection {
 
     /// Waits for the answer. Returns `None` if the client of a borrow hangs up meanwhile. The same
     /// if the borrow waits and the client sends so much that hanging up would go unnoticed.
-    async fn answer(&mut self, request: Request) -> Option<Response> {
+    async fn answer(&mut self, request: Routed) -> Option<Response> {
         let Connection { client, timer, app, .. } = self;
         if client.received.is_empty() {
             client.received = Vec::new();
@@ -269,7 +269,7 @@ impl Connection {
             stays: false,
             is_old: false,
         };
-        let response = self.app.answer(Request::refuse(refused), &mut self.timer).await;
+        let response = self.app.answer(Routed::refuse(refused), &mut self.timer).await;
         self.respond(response, framing, false, Caller::default()).await?;
         self.linger().await;
         Ok(false)

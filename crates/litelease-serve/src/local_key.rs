@@ -4,14 +4,14 @@
 //! The file is named after the address of the server. Its content is the header to send, so that
 //! `curl -H @FILE` takes the key without showing it to other users.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use litelease::{Litelease, Scope};
 use litelease_store::AccessRow;
+use litelease_sys::{create_private_folder, private};
 
 use crate::access::AccessKey;
 use crate::error::OpenError;
@@ -117,11 +117,11 @@ fn read(path: &Path) -> Option<AccessKey> {
 
 /// Writes a key file as a whole: readable by its user alone from its first moment on.
 fn write(folder: &Path, address: SocketAddr, key: &AccessKey) -> io::Result<PathBuf> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    create_private_folder(folder)?;
     let (file, new) = (folder.join(address.to_string()), folder.join(format!("{address}.new")));
     // A killed server may have left one behind. If it is a link, only the link is removed.
     let _ = fs::remove_file(&new);
-    let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    let mut written = private(OpenOptions::new().write(true).create_new(true)).open(&new)?;
     written.write_all(format!("{HEADER}{}\n", key.show()).as_bytes())?;
     written.sync_all()?;
     fs::rename(&new, &file)?;

@@ -180,8 +180,7 @@ pub(crate) async fn run_before(
     let committer = thread::Builder::new().name("writer".into()).spawn(work)?;
     let delivery = tokio::spawn(deliver_all(answered, jobs.clone()));
     let permits = Arc::new(Semaphore::new(options.max_connections));
-    let app = App::new(jobs.clone(), options, Arc::clone(&metrics), changes, stop, file);
-    let app = Arc::new(app);
+    let app = Arc::new(App::new(jobs.clone(), options, Arc::clone(&metrics), changes, stop, file));
 
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);

@@ -3,11 +3,11 @@
 use std::fmt::{self, Debug, Formatter};
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use litelease_sys::FileStamp;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
@@ -46,8 +46,8 @@ struct Loaded {
     checked: Instant,
 }
 
-/// The metadata of a file that changes when it is written or replaced.
-type Stamps = [Option<(u64, u64, u64, i64, i64)>; 2];
+/// The stamps of the certificate and of the key.
+type Stamps = [Option<FileStamp>; 2];
 
 impl Tls {
     /// Reads a certificate with its chain and its key, both as PEM. Later connections use what the
@@ -118,8 +118,5 @@ fn as_io(error: pem::Error) -> io::Error {
 }
 
 fn stamps(certificate: &Path, key: &Path) -> Stamps {
-    [certificate, key].map(|path| {
-        let found = fs::metadata(path).ok()?;
-        Some((found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
-    })
+    [certificate, key].map(|path| Some(FileStamp::new(&fs::metadata(path).ok()?)))
 }

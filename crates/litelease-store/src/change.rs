@@ -24,7 +24,7 @@ pub(crate) enum Change {
 
 /// A change to make, and where and when.
 #[derive(Clone, Copy)]
-struct Request<'a> {
+struct ChangeRequest<'a> {
     boundary: Boundary,
     name: &'a str,
     when: When,
@@ -67,7 +67,7 @@ impl Store {
         let mut decide = |row: Row<'_>, floor, now_ms| {
             decide(row, floor, now_ms).map_err(|undecided| undecided.about(name))
         };
-        let request = Request { boundary, name, when, change };
+        let request = ChangeRequest { boundary, name, when, change };
         let step = self.with_epoch(boundary, || self.try_change(request, &mut decide))?;
         if let Some(state) = step.write
             && let Some(tenure) = state.tenure()
@@ -82,13 +82,13 @@ impl Store {
     /// Changes the row, or inserts it where there is none and the rule wants one.
     fn try_change<'q, T>(
         &self,
-        request: Request<'_>,
+        request: ChangeRequest<'_>,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<Attempt<Step<'q, T>>, Error> {
         if self.connection.is_hosted() {
             return self.change_in_steps(request, decide);
         }
-        let Request { name, when, .. } = request;
+        let ChangeRequest { name, when, .. } = request;
         let mut insertions = 0;
         loop {
             match self.run_rule(request, Target::Row, decide)? {
@@ -118,10 +118,10 @@ impl Store {
     #[cold]
     fn change_in_steps<'q, T>(
         &self,
-        request: Request<'_>,
+        request: ChangeRequest<'_>,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<Attempt<Step<'q, T>>, Error> {
-        let Request { boundary, name, .. } = request;
+        let ChangeRequest { boundary, name, .. } = request;
         self.within(boundary, || {
             let (target, asked) = self.read_row(name, |row| {
                 let target = if row.state().is_some() { Target::Row } else { Target::NewRow };
@@ -177,11 +177,11 @@ impl Store {
     /// Runs one of the statements that ask the rule.
     fn run_rule<'q, T>(
         &self,
-        request: Request<'_>,
+        request: ChangeRequest<'_>,
         target: Target,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<RuleOutcome<'q, T>, Error> {
-        let Request { boundary, name, change, .. } = request;
+        let ChangeRequest { boundary, name, change, .. } = request;
         let has_epoch = self.epoch_state.has_epoch.get();
         let statement = self.statement_for(change, target, has_epoch);
         let outcome = statement.with(self.connection, |statement| {
@@ -258,7 +258,7 @@ impl Store {
     #[inline]
     fn ask<'q, T>(
         &self,
-        request: Request<'_>,
+        request: ChangeRequest<'_>,
         target: Target,
         columns: Columns<'_>,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
@@ -267,7 +267,7 @@ impl Store {
         if columns.is_unverified {
             return Ok(RuleAnswer::Unverified);
         }
-        let Request { boundary, name, when, change } = request;
+        let ChangeRequest { boundary, name, when, change } = request;
         // Read the clock here, under the write lock: waiting for the lock takes time too.
         let now_ms = when.now_ms();
         let epoch = match change {

@@ -1,5 +1,7 @@
 //! The time that a verb decides at: the system clock's, or the caller's.
 
+use litelease_sys::unix_ms;
+
 /// The time that a verb decides at.
 ///
 /// ```
@@ -21,27 +23,7 @@ impl When {
     pub fn now_ms(self) -> i64 {
         match self {
             When::At(now_ms) => now_ms,
-            When::Now => system_ms(),
+            When::Now => unix_ms(),
         }
-    }
-}
-
-/// Reads the system clock. The standard library does it too, in three times as many instructions,
-/// and each verb asks once or twice.
-#[cfg(unix)]
-fn system_ms() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: there is room for the time, and this clock is there on every system.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now) };
-    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
-}
-
-#[cfg(not(unix))]
-fn system_ms() -> i64 {
-    use std::time::{SystemTime, UNIX_EPOCH};
-    let in_ms = |time: std::time::Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => in_ms(since),
-        Err(before) => -in_ms(before.duration()),
     }
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::system;
+
 /// How many links in a row are followed before it counts as a loop: as many as Linux follows.
 const MOST_LINKS: usize = 40;
 
@@ -64,29 +66,9 @@ pub fn create_private(path: &Path) {
         return;
     }
     if let Ok(path) = resolve(path) {
-        create(&path);
+        system::create_unopened(&path);
     }
 }
-
-/// Creates the file without opening it. If it were opened and closed here, and another thread let
-/// SQLite lock it in between, closing it would drop those locks.
-#[cfg(unix)]
-fn create(path: &Path) {
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::OpenOptionsExt;
-    let Ok(name) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return };
-    // SAFETY: the path ends with a NUL and lives until the call returns.
-    let made = unsafe { libc::mknod(name.as_ptr(), libc::S_IFREG | 0o600, 0) };
-    let error = io::Error::last_os_error().raw_os_error();
-    // Some systems and file systems allow that only to root, or not at all.
-    let is_odd = [libc::EPERM, libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP].map(Some);
-    if made != 0 && is_odd.contains(&error) {
-        let _ = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    }
-}
-
-#[cfg(not(unix))]
-fn create(_: &Path) {}
 
 #[cfg(all(test, unix))]
 mod tests {

@@ -2,6 +2,8 @@
 
 use std::fs::{self, Metadata};
 
+use crate::FileId;
+
 /// A lock that a process holds on a part of a file.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -39,15 +41,8 @@ pub fn held_locks() -> Option<Vec<FileLock>> {
 
 impl FileLock {
     /// Checks whether this lock is on the file with this metadata.
-    #[cfg(unix)]
     pub fn is_on(&self, file: &Metadata) -> bool {
-        self.inode == std::os::unix::fs::MetadataExt::ino(file)
-    }
-
-    /// Checks whether this lock is on the file with this metadata.
-    #[cfg(not(unix))]
-    pub fn is_on(&self, _: &Metadata) -> bool {
-        false
+        self.inode == FileId::new(file).inode()
     }
 
     /// Parses a line such as `12: POSIX  ADVISORY  WRITE 4711 08:01:1234 120 120`. An arrow before

@@ -1,14 +1,13 @@
 //! Opens, reads and replaces one side file.
 
-use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use crate::Error;
-#[cfg(unix)]
-use crate::access::{Access, may_not_write};
+use crate::system::{self, Access, FileId};
 
 /// A small file, by its path; usually beside a database.
 ///
@@ -126,7 +125,7 @@ impl SideFile {
         let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(&self.path)) else {
             return false;
         };
-        there.is_file() && identity(&ours) == identity(&there)
+        there.is_file() && FileId::new(&ours) == FileId::new(&there)
     }
 
     fn open_or_create(&self) -> Result<File, Error> {
@@ -137,17 +136,11 @@ impl SideFile {
     }
 
     /// Updates the permissions, in case those of the database have changed.
-    #[cfg(unix)]
     fn adjusted(&self, file: File, found: &Metadata) -> File {
         if let Some(access) = self.database.as_deref().and_then(Access::from_database) {
             // On failure the file can be used as it is.
             let _ = access.adjust(&file, found);
         }
-        file
-    }
-
-    #[cfg(not(unix))]
-    fn adjusted(&self, file: File, _: &Metadata) -> File {
         file
     }
 
@@ -170,9 +163,7 @@ impl SideFile {
         Ok(Some((file, found)))
     }
 
-    #[cfg(unix)]
     fn create(&self) -> Result<File, Error> {
-        use std::os::unix::fs::OpenOptionsExt;
         let access = self.database.as_deref().map(Access::from_database);
         let mode = match &access {
             // Not beside a database: the umask decides.
@@ -182,30 +173,29 @@ impl SideFile {
             Some(None) => 0o600,
             Some(Some(access)) => access.mode(),
         };
-        if matches!(access, Some(Some(_))) && self.database.as_deref().is_some_and(may_not_write) {
+        if matches!(access, Some(Some(_)))
+            && self.database.as_deref().is_some_and(system::may_not_write)
+        {
             return Err(self.failed(io::ErrorKind::PermissionDenied.into()));
         }
-        let created = reading().write(true).create_new(true).mode(mode).open(&self.path);
-        let file = created.map_err(|error| self.failed(error))?;
+        let mut options = reading();
+        system::set_mode(options.write(true).create_new(true), mode);
+        let file = options.open(&self.path).map_err(|error| self.failed(error))?;
         if let Some(Some(access)) = access {
             access.give(&file).map_err(|error| self.failed(error))?;
         }
         Ok(file)
     }
 
-    #[cfg(not(unix))]
-    fn create(&self) -> Result<File, Error> {
-        let created = reading().write(true).create_new(true).open(&self.path);
-        created.map_err(|error| self.failed(error))
-    }
-
     fn refuse(&self, found: &Metadata) -> Result<(), Error> {
         let what = match found.file_type() {
-            kind if kind.is_file() && is_linked(found) => "a file with a second name (a hard link)",
+            kind if kind.is_file() && system::is_linked(found) => {
+                "a file with a second name (a hard link)"
+            }
             kind if kind.is_file() => return Ok(()),
             kind if kind.is_symlink() => "a symbolic link",
             kind if kind.is_dir() => "a folder",
-            kind => special(kind),
+            kind => system::special(kind),
         };
         Err(Error::NotAFile { path: self.path.clone(), what })
     }
@@ -228,51 +218,6 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 
 fn reading() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        // If it has become a link or a FIFO since it was checked: do not follow, do not wait.
-        options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    }
+    system::refuse_odd(options.read(true));
     options
-}
-
-/// Returns device and inode, which identify a file while it is open.
-#[cfg(unix)]
-fn identity(metadata: &Metadata) -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt;
-    (metadata.dev(), metadata.ino())
-}
-
-/// On these systems an open file cannot be removed, so there is only one.
-#[cfg(not(unix))]
-fn identity(_: &Metadata) -> (u64, u64) {
-    (0, 0)
-}
-
-/// Checks for a second name. It may be that of a file which must not be written.
-#[cfg(unix)]
-fn is_linked(metadata: &Metadata) -> bool {
-    std::os::unix::fs::MetadataExt::nlink(metadata) > 1
-}
-
-#[cfg(not(unix))]
-fn is_linked(_: &Metadata) -> bool {
-    false
-}
-
-#[cfg(unix)]
-fn special(kind: FileType) -> &'static str {
-    use std::os::unix::fs::FileTypeExt;
-    match kind {
-        kind if kind.is_fifo() => "a FIFO",
-        kind if kind.is_socket() => "a socket",
-        _ => "a device",
-    }
-}
-
-#[cfg(not(unix))]
-fn special(_kind: FileType) -> &'static str {
-    "no ordinary file"
 }

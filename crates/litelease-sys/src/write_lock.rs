@@ -16,6 +16,6 @@ mod turn;
 
 pub use error::Error;
 pub use holder::Holder;
-pub use lock::{Held, LockState, Waiting, WriteLock};
+pub use lock::{LockState, Locked, Waiting, WriteLock};
 pub use owned::OwnedLock;
 pub use sliced::SlicedLock;

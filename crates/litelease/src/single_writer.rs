@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
 
-use litelease_sys::write_lock::{Error as LockError, Held, LockState, Waiting, WriteLock};
+use litelease_sys::write_lock::{Error as LockError, LockState, Locked, Waiting, WriteLock};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::{Error, LiteleaseRef};
@@ -121,7 +121,7 @@ pub enum Synchronous {
 pub struct WriteGuard<'w> {
     // Dropped in this order: the connection is idle before another writer has the lock.
     connection: MutexGuard<'w, Connection>,
-    _held: Held<'w>,
+    _held: Locked<'w>,
     pid: u32,
 }
 

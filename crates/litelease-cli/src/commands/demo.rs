@@ -9,11 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use libc::{SIGCONT, SIGSTOP, c_int, pid_t};
 use litelease::{
     CheckpointResult, ClaimResult, Guard, Lease, Litelease, Reason, ReleaseResult, RenewResult,
     is_stale,
 };
+use litelease_sys::children;
+use signal_hook::consts::{SIGCONT, SIGSTOP};
 
 use crate::Common;
 use crate::exit::{Failure, Result, code};
@@ -174,10 +175,9 @@ impl Worker {
         Ok(())
     }
 
-    fn signal(&self, signal: c_int) {
-        // SAFETY: no pointers are involved, and the child has not been reaped, so the number is
-        // still its own.
-        unsafe { libc::kill(self.child.id() as pid_t, signal) };
+    fn signal(&self, signal: i32) {
+        // The child has not been reaped, so the number is still its own.
+        children::signal(self.child.id() as children::pid_t, signal);
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use litelease::rusqlite::{self, Connection};
 use litelease::{BootRecord, EpochInfo, Identity, LeaseRow, Litelease, Status, pool_of_name};
+use litelease_sys::{is_group_lost, network_filesystem};
 use serde_json::{Value, json};
 
 use crate::Common;
@@ -102,7 +103,7 @@ fn inspect_file(path: &Path, common: &Common, note: Note<'_>) {
         );
     }
     note("file", Fine, file.to_string());
-    if let Some(kind) = database::network_filesystem(path) {
+    if let Some(kind) = network_filesystem(path) {
         note("filesystem", Wrong, format!("{kind}: {}", database::NOT_LOCAL));
     }
     let db = match database::open_existing(common) {
@@ -294,12 +295,10 @@ fn queues(db: &Litelease, note: Note<'_>) {
 /// Checks whether users who share the file can read each other's writes: SQLite gives its log the
 /// mode of the database, and the group that the folder gives.
 fn sharing(path: &Path, note: Note<'_>) {
-    use std::os::unix::fs::MetadataExt;
     let Ok(path) = path.canonicalize() else { return };
     let Some(folder) = path.parent() else { return };
     let (Ok(file), Ok(found)) = (path.metadata(), folder.metadata()) else { return };
-    let is_for_group = file.mode() & 0o022 == 0o020;
-    if is_for_group && found.mode() & 0o2000 == 0 {
+    if is_group_lost(&file, &found) {
         let folder = folder.display();
         let text = format!(
             "the file is shared with its group, but new files in its folder are not: run chmod g+s {folder}"

@@ -4,12 +4,13 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use libc::c_int;
 use litelease::Litelease;
 use litelease_hold::schedule::{Due, Planning, Schedule, due};
+use litelease_sys::children::{self, pid_t};
+use signal_hook::consts::{SIGTERM, SIGTSTP};
 
 use super::command_line::CommandLine;
-use super::run::child;
+use super::run::child::forward_signals;
 use super::run::once_per::{schedule, stored_schedule};
 use crate::duration::parse_positive;
 use crate::exit::{Result, code};
@@ -78,10 +79,10 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let schedule = schedule(&args.schedule, args.zone.as_deref())?;
     args.command.check(&format!("every {:?} {}", args.schedule, printable(&args.name)))?;
     Target::open(common)?.with_ticks()?;
-    child::enable_sigchld();
+    children::enable_sigchld();
     let db = database::open_patiently(common, Duration::ZERO)?;
     let (sender, signals) = channel();
-    let _ending = child::forward_signals(sender, |signal| signal)?;
+    let _ending = forward_signals(sender, |signal| signal)?;
     Every { args, schedule, common, db, signals }.run()
 }
 
@@ -90,13 +91,13 @@ struct Every<'c> {
     schedule: Schedule,
     common: &'c Common,
     db: Litelease,
-    signals: Receiver<c_int>,
+    signals: Receiver<i32>,
 }
 
-/// What a wait has ended with.
+/// The end of a wait.
 enum Woken {
     Time,
-    Signal(c_int),
+    Signal(i32),
 }
 
 impl Every<'_> {
@@ -157,12 +158,12 @@ impl Every<'_> {
     }
 
     /// Runs a tick to its end. Returns the exit code, and the signal that came meanwhile.
-    fn run_tick(&self, tick_ms: i64) -> Result<(u8, Option<c_int>)> {
+    fn run_tick(&self, tick_ms: i64) -> Result<(u8, Option<i32>)> {
         let mut running = self.command(tick_ms)?.spawn()?;
         let mut first = None;
         loop {
             match self.wait(POLL) {
-                Woken::Signal(signal) if first.is_some() => child::signal(pid(&running), signal),
+                Woken::Signal(signal) if first.is_some() => children::signal(pid(&running), signal),
                 Woken::Signal(signal) => first = Some(signal),
                 Woken::Time => {}
             }
@@ -200,17 +201,17 @@ impl Every<'_> {
 
     fn wait(&self, time: Duration) -> Woken {
         match self.signals.recv_timeout(time) {
-            Ok(libc::SIGTSTP) => {
-                child::stop_self();
+            Ok(SIGTSTP) => {
+                children::stop_self();
                 Woken::Time
             }
             Ok(signal) => Woken::Signal(signal),
             Err(RecvTimeoutError::Timeout) => Woken::Time,
-            Err(RecvTimeoutError::Disconnected) => Woken::Signal(libc::SIGTERM),
+            Err(RecvTimeoutError::Disconnected) => Woken::Signal(SIGTERM),
         }
     }
 }
 
-fn pid(running: &Child) -> libc::pid_t {
-    libc::pid_t::try_from(running.id()).unwrap_or_default()
+fn pid(running: &Child) -> pid_t {
+    pid_t::try_from(running.id()).unwrap_or_default()
 }

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -193,7 +192,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
 /// Reads the body from where the caller has it.
 fn read_body(body: Option<OsString>, file: Option<PathBuf>) -> Result<Body> {
     let bytes = match (body, file) {
-        (Some(body), _) => body.into_vec(),
+        (Some(body), _) => body.into_encoded_bytes(),
         (None, Some(file)) => fs::read(&file)
             .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display())))?,
         (None, None) => {

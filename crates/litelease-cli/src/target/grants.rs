@@ -3,9 +3,9 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use litelease_sys::{create_private_folder, private};
 use serde_json::{Value, json};
 
 use crate::database;
@@ -22,7 +22,7 @@ pub(super) fn keep(url: &str, name: &str, token: i64, secret: &str, until_ms: i6
         Failure::failed("Grant", text)
     };
     if let Some(folder) = path.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(cannot)?;
+        create_private_folder(folder).map_err(cannot)?;
         prune(folder);
     }
     let until_ms = until_ms.saturating_add(KEPT_MS);
@@ -32,7 +32,7 @@ pub(super) fn keep(url: &str, name: &str, token: i64, secret: &str, until_ms: i6
     // Written beside and renamed, so that no process reads half of it.
     let half = path.with_extension(std::process::id().to_string());
     let _ = fs::remove_file(&half);
-    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&half);
+    let file = private(fs::OpenOptions::new().write(true).create_new(true)).open(&half);
     let written = file.and_then(|mut file| file.write_all(content.to_string().as_bytes()));
     written.and_then(|()| fs::rename(&half, &path)).map_err(cannot)
 }

@@ -48,7 +48,7 @@ fn sent(server: &ServerUrl, proxy: &str) -> Outcome {
     let (name, owner, wait, min_token) = ("n".into(), "a".into(), 0.0, None);
     let claim = litelease_wire::Claim { name, owner, ttl: 3.0, wait, min_token };
     let same = Arc::clone(&transport);
-    let request = Request::new(&claim, Duration::from_secs(60));
+    let request = Message::new(&claim, Duration::from_secs(60));
     transport.wait(async move { same.send(request).await }).unwrap()
 }
 

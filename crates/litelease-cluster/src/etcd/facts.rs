@@ -29,8 +29,7 @@ impl EtcdEngine {
         let mut warnings = Vec::new();
         fact("engine", "etcd".into());
         let (mut revision, mut revisions) = (0, Vec::new());
-        let mut failure = None;
-        let mut answering = None;
+        let (mut failure, mut answering) = (None, None);
         for (number, member) in self.client.members().iter().enumerate() {
             let status = "/etcdserverpb.Maintenance/Status";
             let status: StatusResponse = match self.client.ask(number, status, Empty {}) {
@@ -47,8 +46,8 @@ impl EtcdEngine {
             revisions.push((number, reached));
             let (size, used) = (status.db_size >> 20, status.db_size_in_use >> 20);
             let is_leader = if status.leader == 0 { ", no leader" } else { "" };
-            let version = &status.version;
-            fact(&member.host, format!("etcd {version}, {size} MiB, {used} in use{is_leader}"));
+            let text = format!("etcd {}, {size} MiB, {used} in use{is_leader}", status.version);
+            fact(&member.host, text);
             warnings.extend(warnings_of(&member.host, &status));
         }
         let Some(answering) = answering else {

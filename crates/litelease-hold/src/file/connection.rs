@@ -4,12 +4,13 @@
 use std::any::Any;
 use std::fs;
 use std::marker::PhantomData;
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease_store::{Connection, Error, Failure, OpenConnection, Store, code};
+
+use litelease_sys::FileId;
 
 use super::fork::close_before_forks;
 use super::{DatabaseFile, FileLeases};
@@ -94,7 +95,7 @@ pub struct OwnConnection<H> {
     slot: &'static Slot,
     file: DatabaseFile,
     busy_timeout: Duration,
-    inode: Option<Inode>,
+    file_id: Option<FileId>,
     handle: PhantomData<fn() -> H>,
 }
 
@@ -103,21 +104,18 @@ type Slot = Mutex<Option<Box<dyn FileHandle>>>;
 
 type LockedSlot = MutexGuard<'static, Option<Box<dyn FileHandle>>>;
 
-/// The device and inode number of a file.
-type Inode = (u64, u64);
-
 impl<H: OpenFile> OwnConnection<H> {
     /// Opens an existing file.
     pub fn open(file: &DatabaseFile, busy_timeout: Duration) -> Result<Self, H::Error> {
         close_before_forks();
         let slot = lock(&SLOTS).take();
         let (file, handle) = (file.clone(), PhantomData);
-        let mut own = OwnConnection { slot, file, busy_timeout, inode: None, handle };
+        let mut own = OwnConnection { slot, file, busy_timeout, file_id: None, handle };
         // Opened under the lock, so that a fork finds it.
         let mut locked = lock(slot);
         *locked = Some(Box::new(H::open(&own.file, busy_timeout)?));
         drop(locked);
-        own.inode = inode(&own.file);
+        own.file_id = file_id(&own.file);
         Ok(own)
     }
 
@@ -151,13 +149,13 @@ impl<H: OpenFile> OwnConnection<H> {
     pub fn is_moved(&self) -> bool {
         match &*lock(self.slot) {
             Some(open) => open.connection().has_moved(),
-            None => inode(&self.file) != self.inode,
+            None => file_id(&self.file) != self.file_id,
         }
     }
 
     fn open_again(&self) -> Result<Box<dyn FileHandle>, H::Error> {
         let open = H::open(&self.file, self.busy_timeout)?;
-        if open.connection().has_moved() || inode(&self.file) != self.inode {
+        if open.connection().has_moved() || file_id(&self.file) != self.file_id {
             return Err(H::error(failure("the database file was moved, deleted or replaced")));
         }
         Ok(Box::new(open))
@@ -177,11 +175,9 @@ impl<H> Drop for OwnConnection<H> {
     }
 }
 
-/// Returns the device and number of the file at a path. Does not open it: closing it would drop
-/// SQLite's locks.
-fn inode(file: &str) -> Option<Inode> {
-    let found = fs::metadata(file).ok()?;
-    Some((found.dev(), found.ino()))
+/// Identifies the file at a path. Does not open it: closing it would drop SQLite's locks.
+fn file_id(file: &str) -> Option<FileId> {
+    Some(FileId::new(&fs::metadata(file).ok()?))
 }
 
 /// The slots of this process. They are never freed, but reused, so that a fork can keep them

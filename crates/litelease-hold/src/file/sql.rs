@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +19,7 @@ use litelease_store::{
     Argument, Arguments, Caller, Connection, Error, Failure, Kind, Library, NAME, OwnedValue,
     Store, TTL, Verb, code, sqlite3_context, sqlite3_value,
 };
-use litelease_sys::{at_exit, pin_library};
+use litelease_sys::{FileId, at_exit, pin_library};
 
 use super::fork::{had_open_connection, let_children_hold};
 use super::{Aside, DatabaseFile, FILES, FileError, More};
@@ -48,7 +47,7 @@ pub(crate) struct Known {
     /// The address of the functions of its library.
     api: usize,
     /// Its main database file, as device and number.
-    file: (u64, u64),
+    file: FileId,
     holds: Vec<Held>,
 }
 
@@ -349,9 +348,8 @@ fn address(connection: Connection) -> usize {
 }
 
 /// Returns device and number of the main database file; none if it is in memory.
-fn file_number(connection: Connection) -> Option<(u64, u64)> {
-    let found = fs::metadata(connection.file()?).ok()?;
-    Some((found.dev(), found.ino()))
+fn file_number(connection: Connection) -> Option<FileId> {
+    Some(FileId::new(&fs::metadata(connection.file()?).ok()?))
 }
 
 fn refusal(text: impl ToString) -> Error {

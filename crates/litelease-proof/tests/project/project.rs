@@ -253,7 +253,6 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
         &["closing.rs", "hosted.rs", "open.rs", "present.rs", "rule_fn.rs", "sqlite.rs"],
     ),
     ("is called by SQLite: holds in SQL", "crates/litelease-hold/src/file", &["sql.rs"]),
-    ("reads the clock", "crates/litelease-store/src", &["clock.rs"]),
     (
         "is called by SQLite: the SQL functions and tables",
         "crates/litelease-store/src/sql",
@@ -292,33 +291,33 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     ),
     ("asks SQLite whether a file has moved", "crates/litelease/src", &["file.rs"]),
     (
-        "calls the system: owners, modes and links of files; forks, exits, signals, libraries",
-        "crates/litelease-sys/src",
-        &["access.rs", "database.rs", "process.rs"],
+        "calls the system",
+        "crates/litelease-sys/src/unix",
+        &[
+            "access.rs",
+            "children.rs",
+            "clock.rs",
+            "files.rs",
+            "process.rs",
+            "sentinel.rs",
+            "standard.rs",
+            "terminal.rs",
+        ],
     ),
     (
-        "calls the system: shared memory, futexes, clocks, processes, forks, inotify",
-        "crates/litelease-hold/src",
-        &["clock.rs", "identity.rs", "process.rs", "wakeup.rs", "watch.rs"],
+        "calls Linux",
+        "crates/litelease-sys/src/linux",
+        &["clock.rs", "files.rs", "parent.rs", "wakeup.rs", "watch.rs"],
     ),
+    ("calls other Unix systems", "crates/litelease-sys/src/other_unix", &["clock.rs"]),
     ("is called by SQLite: its update hook", "crates/litelease-serve/src/mirror", &["watch.rs"]),
     (
-        "calls the system: whether a process lives, and a lock that children share",
-        "crates/litelease-sys/src/write_lock",
-        &["holder.rs", "lock.rs"],
-    ),
-    (
-        "calls the system: signals, process groups, terminals, users, pipes, standard streams",
+        "forks while there is one thread, and is called before `main`",
         "crates/litelease-cli/src",
         &[
-            "commands/demo.rs",
             "commands/run/child.rs",
-            "commands/run/progress_pipe.rs",
-            "commands/run/sentinel.rs",
-            "commands/run/terminal.rs",
-            "database.rs",
-            "holder.rs",
-            "main.rs",
+            "commands/run/session.rs",
+            "commands/work/session.rs",
             "stream.rs",
         ],
     ),
@@ -390,6 +389,35 @@ fn unsafe_is_only_in_the_files_that_call_c_or_are_called_by_it() {
     assert!(new.is_empty(), "{new:?} contain `unsafe`: do without, or say why in UNSAFE");
     let gone: Vec<_> = listed.difference(&found).collect();
     assert!(gone.is_empty(), "{gone:?} contain no `unsafe`: take them out of UNSAFE");
+}
+
+/// Files outside of `litelease-sys` that tell systems apart or use what only some of them have.
+const TELLS_SYSTEMS_APART: &[(&str, &str)] = &[
+    ("crates/litelease-cli/src/stream.rs", "a function that the loader calls before `main`"),
+    ("crates/litelease-extension/src/lib.rs", "holds for Python are for Unix"),
+    ("crates/litelease-extension/src/python/mod.rs", "holds for Python are for Unix"),
+    ("crates/litelease-extension/src/python/waiting.rs", "a pipe that wakes an event loop"),
+    ("crates/litelease-serve/src/local_socket.rs", "a Unix socket beside the local key"),
+];
+
+/// Another operating system is a folder in `litelease-sys`, and nothing elsewhere.
+#[test]
+fn only_one_crate_calls_the_operating_system() {
+    let mut files = tracked("crates/*/src/*.rs");
+    files.retain(|file| !["sys", "proof"].iter().any(|name| file.contains(&format!("-{name}/"))));
+    let tells_apart = |file: &String| {
+        let text = read(file);
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        lines.any(|line| {
+            let words =
+                ["libc::", "std::os::", "cfg(unix", "cfg(not(unix", "target_os", "target_vendor"];
+            words.iter().any(|word| line.contains(word)) && !line.trim_start().starts_with("//")
+        })
+    };
+    let found: BTreeSet<String> = files.into_iter().filter(tells_apart).collect();
+    let listed = TELLS_SYSTEMS_APART.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(found, listed, "left: found, right: TELLS_SYSTEMS_APART");
 }
 
 /// A heading of docs/proofs.md is a folder of tests, and its table has a line for each file in it.
@@ -473,7 +501,7 @@ fn the_sql_functions_use_only_what_the_store_exports() {
 fn dependencies_point_inward() {
     for (krate, may_know) in [
         ("litelease-core", &[][..]),
-        ("litelease-store", &["libc", "litelease-core"]),
+        ("litelease-store", &["litelease-core", "litelease-sys"]),
         (
             "litelease-extension",
             // The keeper judges owner texts for hosts that hold leases by themselves, and the file
@@ -493,7 +521,7 @@ fn dependencies_point_inward() {
                 "serde_json",
             ],
         ),
-        ("litelease-hold", &["libc", "litelease-core", "litelease-sys"]),
+        ("litelease-hold", &["litelease-core", "litelease-sys"]),
         (
             "litelease",
             &["litelease-core", "litelease-hold", "litelease-store", "litelease-sys", "rusqlite"],
@@ -507,6 +535,7 @@ fn dependencies_point_inward() {
                 "hyper-util",
                 "litelease-core",
                 "litelease-hold",
+                "litelease-sys",
                 "litelease-wire",
                 "serde",
                 "serde_json",

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::system;
+
 /// The holder of a lock, as named in the lock file.
 ///
 /// ```
@@ -52,15 +54,7 @@ impl Holder {
 
     /// Checks whether the process has ended. Returns false if the system cannot say.
     pub fn is_gone(&self) -> bool {
-        #[cfg(unix)]
-        {
-            let Ok(pid) = libc::pid_t::try_from(self.pid) else { return true };
-            // SAFETY: no pointers are involved, and signal 0 is not delivered.
-            let answer = unsafe { libc::kill(pid, 0) };
-            answer != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
-        }
-        #[cfg(not(unix))]
-        false
+        system::has_ended(self.pid)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{SideFile, resolve};
+use crate::{SideFile, resolve, system};
 
 use crate::write_lock::file::Present;
 use crate::write_lock::lock_waiter::{LockWaiter, QueuedWait, Waited};
@@ -95,7 +95,7 @@ pub struct WriteLock {
 /// The lock, held until this is dropped. It belongs to the thread that took it.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
-pub struct Held<'l> {
+pub struct Locked<'l> {
     lock: &'l WriteLock,
     file: File,
     is_shared: bool,
@@ -194,7 +194,7 @@ impl WriteLock {
     /// assert!(matches!(second, Err(Error::Nested)));
     /// # Ok::<(), litelease_sys::write_lock::Error>(())
     /// ```
-    pub fn acquire(&self, timeout: Duration, waiting: Waiting) -> Result<Held<'_>, Error> {
+    pub fn acquire(&self, timeout: Duration, waiting: Waiting) -> Result<Locked<'_>, Error> {
         if self.is_inherited() {
             return Err(Error::Forked);
         }
@@ -206,7 +206,9 @@ impl WriteLock {
         // Without a time to stop at, an attempt ends with the lock or at its deadline.
         let locked = self.go_on(&mut attempt, None);
         match locked.and_then(|locked| locked.ok_or_else(|| self.timed_out(timeout))) {
-            Ok(file) => Ok(Held { lock: self, file, is_shared: false, thread_bound: PhantomData }),
+            Ok(file) => {
+                Ok(Locked { lock: self, file, is_shared: false, thread_bound: PhantomData })
+            }
             Err(error) => {
                 self.turn.give_back();
                 Err(error)
@@ -359,24 +361,17 @@ impl WriteLock {
     }
 }
 
-impl Held<'_> {
+impl Locked<'_> {
     /// Shares the lock with child processes that are started from now on, as flock(1) does. It is
     /// freed when this process and all of them have closed it.
-    #[cfg(unix)]
     pub fn share_with_children(&mut self) -> Result<(), Error> {
-        use std::os::fd::AsRawFd;
-        // SAFETY: the descriptor is open.
-        match unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETFD, 0) } {
-            0 => {
-                self.is_shared = true;
-                Ok(())
-            }
-            _ => Err(self.lock.failed(io::Error::last_os_error())),
-        }
+        system::inherit(&self.file).map_err(|error| self.lock.failed(error))?;
+        self.is_shared = true;
+        Ok(())
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
         if self.lock.is_inherited() {
             return; // a forked child's copy: the lock belongs to the parent

@@ -31,11 +31,11 @@ use crate::write_lock::{Error, Waiting, WriteLock};
 pub struct SlicedLock {
     lock: WriteLock,
     waiting: Waiting,
-    request: Request,
+    request: LockRequest,
 }
 
 #[derive(Debug)]
-enum Request {
+enum LockRequest {
     None,
     Waiting(Attempt),
     Held(File),
@@ -43,7 +43,7 @@ enum Request {
 
 impl SlicedLock {
     pub(crate) fn new(lock: WriteLock, waiting: Waiting) -> Self {
-        SlicedLock { lock, waiting, request: Request::None }
+        SlicedLock { lock, waiting, request: LockRequest::None }
     }
 
     /// Waits for the lock for at most `slice`. Returns whether it is held now.
@@ -68,16 +68,16 @@ impl SlicedLock {
         if self.lock.is_inherited() {
             return Err(Error::Forked);
         }
-        if let Request::None = self.request {
-            self.request = Request::Waiting(Attempt::new(timeout, self.waiting));
+        if let LockRequest::None = self.request {
+            self.request = LockRequest::Waiting(Attempt::new(timeout, self.waiting));
         }
-        let Request::Waiting(attempt) = &mut self.request else { return Ok(true) };
+        let LockRequest::Waiting(attempt) = &mut self.request else { return Ok(true) };
         let locked = self.lock.go_on(attempt, Instant::now().checked_add(slice));
         self.request = match locked {
             Ok(None) => return Ok(false),
-            Ok(Some(file)) => Request::Held(file),
+            Ok(Some(file)) => LockRequest::Held(file),
             Err(error) => {
-                self.request = Request::None;
+                self.request = LockRequest::None;
                 return Err(error);
             }
         };
@@ -98,11 +98,11 @@ impl SlicedLock {
     /// # Ok::<(), litelease_sys::write_lock::Error>(())
     /// ```
     pub fn end(&mut self) {
-        let request = mem::replace(&mut self.request, Request::None);
+        let request = mem::replace(&mut self.request, LockRequest::None);
         match request {
             // Its state may be locked for ever, by a thread that was not forked with it.
-            Request::Waiting(attempt) if self.lock.is_inherited() => mem::forget(attempt),
-            Request::Held(file) if !self.lock.is_inherited() => {
+            LockRequest::Waiting(attempt) if self.lock.is_inherited() => mem::forget(attempt),
+            LockRequest::Held(file) if !self.lock.is_inherited() => {
                 // Closing the file is not enough if a child was forked meanwhile: it has the file
                 // open, too.
                 let _ = file.unlock();

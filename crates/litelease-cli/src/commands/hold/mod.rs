@@ -7,9 +7,9 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use litelease::{Cancel, HoldError};
+use litelease_sys::children;
 
 use super::nesting;
-use super::run::child;
 use crate::Common;
 use crate::duration::{parse, parse_positive};
 use crate::exit::Result;
@@ -84,7 +84,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let wait = if nonblock { Duration::ZERO } else { wait.unwrap_or(Duration::MAX) };
     // The work is done by the process that started this one. If only this one is killed, the name
     // must not go to a successor while that process may still work.
-    let group = child::parents_group();
+    let group = children::parents_group();
     let cancel = Cancel::default();
     let wanted = HoldRequest {
         tick: None,

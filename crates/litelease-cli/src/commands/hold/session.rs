@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libc::c_int;
 use litelease::{Cancel, Loss};
 use litelease_hold::{HandoverRequest, HoldError};
+use litelease_sys::children;
 use serde_json::{Value, json};
 use signal_hook::consts::SIGTSTP;
 
@@ -29,7 +29,7 @@ pub(super) enum Event {
     InputEnded,
     /// Standard output cannot be written.
     OutputFailed(Failure),
-    Signal(c_int),
+    Signal(i32),
     /// The lease is lost.
     Lost,
     /// A successor asks for the lease.
@@ -77,11 +77,11 @@ pub(super) fn run(
     tenure.held.on_request(move |request| {
         drop(sender.send(Event::Requested(request.clone())));
     });
-    Session { tenure, events, voice, ttl, ending }.run()
+    HoldLoop { tenure, events, voice, ttl, ending }.run()
 }
 
 /// A lease that is held for the program that started this one.
-struct Session {
+struct HoldLoop {
     tenure: Tenure,
     events: Receiver<Event>,
     voice: Voice,
@@ -89,7 +89,7 @@ struct Session {
     ending: Ending,
 }
 
-impl Session {
+impl HoldLoop {
     /// Holds the name until it is released or lost.
     fn run(mut self) -> Result<u8> {
         // This process may have been stopped since the claim.
@@ -115,7 +115,7 @@ impl Session {
                     ControlFlow::Break(ended) => return ended,
                 },
                 Ok(Event::Signal(SIGTSTP)) => {
-                    child::stop_self();
+                    children::stop_self();
                     Ok(())
                 }
                 Ok(Event::InputEnded | Event::Signal(_)) => return self.release(None),
@@ -177,7 +177,7 @@ impl Session {
 
     /// Releases the name, and passes on why that had to be, if it is a failure.
     fn release(self, failure: Option<Failure>) -> Result<u8> {
-        let Session { tenure, voice, ending, .. } = self;
+        let HoldLoop { tenure, voice, ending, .. } = self;
         ending.begin();
         let released = tenure.release();
         let ended = match (released, failure) {
@@ -227,7 +227,7 @@ fn wait(events: &Receiver<Event>, voice: &Voice, common: &Common) -> Waited {
                 return Waited::Unwanted(Ok(()));
             }
             Ok(Event::Signal(SIGTSTP)) => {
-                child::stop_self();
+                children::stop_self();
                 Ok(())
             }
             Ok(Event::Signal(_)) => return Waited::Unwanted(Ok(())),

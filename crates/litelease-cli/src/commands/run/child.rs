@@ -2,32 +2,23 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
-use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::ptr;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libc::{c_int, pid_t};
+use litelease_sys::children::{
+    Sentinel, die_with, exit_now, fork, give_terminal_to, in_own_group, is_ignored, make_group,
+    next_change, own_pid, pid_t, replace_process, signal, wait,
+};
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
 use super::super::command_line::CommandLine;
-use super::sentinel::Sentinel;
 use super::session::Event;
-use super::terminal;
 use crate::target::Variable;
-
-/// The way in which a process ended or paused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    Exited(u8),
-    Killed(c_int),
-    Stopped(c_int),
-}
 
 /// A process that waits to become the command, in a process group of its own.
 ///
@@ -56,21 +47,18 @@ impl Prepared {
         let (outcome, outcome_writer) = pipe()?;
         let parent = std::process::id();
         // SAFETY: there is one thread, so that the copy is whole.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
-            0 => {
+        match unsafe { fork() }? {
+            None => {
                 drop((lease_writer, outcome));
                 sentinel.let_go();
                 let error = become_command(command, place, parent, lease);
                 let _ =
                     (&outcome_writer).write_all(&error.raw_os_error().unwrap_or(0).to_ne_bytes());
-                // SAFETY: ends the copy without running anything of the original's.
-                unsafe { libc::_exit(127) }
+                exit_now(127)
             }
-            group => {
-                // Parent and child both call setpgid, so the group exists whichever runs first.
-                // SAFETY: no pointers are involved.
-                unsafe { libc::setpgid(group, group) };
+            Some(group) => {
+                // Parent and child both make the group, so it exists whichever runs first.
+                make_group(group);
                 let prepared = Prepared { group, lease: lease_writer, outcome };
                 sentinel.watch_over(group)?;
                 Ok(prepared)
@@ -81,7 +69,7 @@ impl Prepared {
     /// Lets it become the command.
     pub(crate) fn start(mut self, lease: &[Variable], take_terminal: bool) -> io::Result<()> {
         // A SIGSTOP meanwhile stopped the copy of this process, and was not meant for the command.
-        signal(self.group, libc::SIGCONT);
+        signal(self.group, SIGCONT);
         let lossless = |text: &OsString| text.to_string_lossy().into_owned();
         let lease: Vec<(&str, Option<String>)> =
             lease.iter().map(|(name, value)| (*name, value.as_ref().map(lossless))).collect();
@@ -93,9 +81,9 @@ impl Prepared {
         if self.outcome.read_exact(&mut error).is_err() {
             return Ok(());
         }
-        // SAFETY: it has ended, and no other code waits for it yet.
-        unsafe { libc::waitpid(self.group, std::ptr::null_mut(), 0) };
-        Err(io::Error::from_raw_os_error(c_int::from_ne_bytes(error)))
+        // It has ended, and no other code waits for it yet.
+        let _ = wait(self.group);
+        Err(io::Error::from_raw_os_error(i32::from_ne_bytes(error)))
     }
 }
 
@@ -109,8 +97,7 @@ fn become_command(
     parent: u32,
     mut lease: PipeReader,
 ) -> io::Error {
-    // SAFETY: no pointers are involved.
-    unsafe { libc::setpgid(0, 0) };
+    make_group(0);
     if let Err(error) = die_with(parent) {
         return error;
     }
@@ -118,17 +105,15 @@ fn become_command(
     let sent = lease.read_to_string(&mut text).ok();
     let sent = sent.and_then(|_| serde_json::from_str::<(LeaseVariables, bool)>(&text).ok());
     let Some((lease, take_terminal)) = sent else {
-        // SAFETY: ends the copy without running anything of the original's.
-        unsafe { libc::_exit(0) } // there will be no lease
+        exit_now(0) // there will be no lease
     };
     let mut command = command.command();
     environment(&mut command, place);
     environment(&mut command, &lease);
     if take_terminal {
-        // SAFETY: no pointers are involved.
-        terminal::give_to(unsafe { libc::getpid() });
+        give_terminal_to(own_pid());
     }
-    command.exec()
+    replace_process(&mut command)
 }
 
 /// Starts the shell command that learns of a loss.
@@ -163,54 +148,11 @@ pub(crate) fn start_in_group(
     let parent = std::process::id();
     let prepare = move || {
         die_with(parent)?;
-        // SAFETY: no pointers are involved.
-        sentinel.watch_over(unsafe { libc::getpid() })
+        sentinel.watch_over(own_pid())
     };
     // SAFETY: between fork and exec it makes plain system calls only, and allocates nothing.
-    unsafe { command.process_group(0).pre_exec(prepare) };
+    unsafe { in_own_group(command, prepare) };
     command.spawn()
-}
-
-/// Has the kernel kill this process when its parent dies.
-#[cfg(target_os = "linux")]
-fn die_with(parent: u32) -> io::Result<()> {
-    // SAFETY: no pointers are involved.
-    unsafe {
-        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // It may have died before.
-        if libc::getppid() != parent as pid_t {
-            libc::_exit(128 + libc::SIGKILL);
-        }
-    }
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn die_with(_: u32) -> io::Result<()> {
-    Ok(())
-}
-
-/// Makes orphans of the command children of this process, which is notified of their end.
-pub(crate) fn adopt_orphans() {
-    #[cfg(target_os = "linux")]
-    // SAFETY: no pointers are involved. Where it is refused, orphans are init's, as ever.
-    unsafe {
-        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
-    }
-}
-
-/// Sends a signal to the whole group.
-pub(crate) fn signal_group(group: pid_t, signal: c_int) {
-    // SAFETY: no pointers are involved. A group that is gone needs no signal.
-    unsafe { libc::kill(-group, signal) };
-}
-
-/// Sends a signal to one process.
-pub(crate) fn signal(process: pid_t, signal: c_int) {
-    // SAFETY: no pointers are involved. A process that is gone needs no signal.
-    unsafe { libc::kill(process, signal) };
 }
 
 /// Remembers when this process has begun to clean up. After a second, a signal ends it at once,
@@ -227,10 +169,9 @@ impl Ending {
         let _ = self.0.set(Instant::now());
     }
 
-    fn exit_if_late(&self, signal: c_int) {
+    fn exit_if_late(&self, signal: i32) {
         if self.0.get().is_some_and(|begin| begin.elapsed() > FIRST_SIGNALS) && signal != SIGTSTP {
-            // SAFETY: no pointers are involved.
-            unsafe { libc::_exit(128 + signal) };
+            exit_now(128 + signal);
         }
     }
 }
@@ -238,7 +179,7 @@ impl Ending {
 /// Sends an event for each signal that asks this process to stop.
 pub(crate) fn forward_signals<E: Send + 'static>(
     events: Sender<E>,
-    event: impl Fn(c_int) -> E + Send + 'static,
+    event: impl Fn(i32) -> E + Send + 'static,
 ) -> io::Result<Ending> {
     let ending = Ending::default();
     let begun = ending.clone();
@@ -256,106 +197,16 @@ pub(crate) fn forward_signals<E: Send + 'static>(
     thread::Builder::new().name("signals".into()).spawn(body).map(|_| ending)
 }
 
-/// Checks whether this process was started with a signal ignored.
-fn is_ignored(signal: c_int) -> bool {
-    // SAFETY: the structure is plain data, and only read into.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &mut action) == 0
-            && action.sa_sigaction == libc::SIG_IGN
-    }
-}
-
-/// Makes the kernel report the ends of children, also if this process was started with SIGCHLD
-/// ignored.
-pub(crate) fn enable_sigchld() {
-    // SAFETY: no pointers are involved.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-}
-
-/// Stops this process until it gets SIGCONT.
-pub(crate) fn stop_self() {
-    // SAFETY: no pointers are involved. Sent to this thread, so that it does not run on for a
-    // moment.
-    unsafe { libc::raise(libc::SIGSTOP) };
-}
-
-/// Returns the process group of the program that started this process, which may have given this
-/// process another.
-pub(crate) fn parents_group() -> u32 {
-    // SAFETY: no pointers are involved.
-    let group = unsafe { libc::getpgid(libc::getppid()) };
-    // SAFETY: as above.
-    let own = || unsafe { libc::getpgrp() };
-    (if group > 0 { group } else { own() }).unsigned_abs()
-}
-
 /// Reaps every child from now on and sends an event for it, until there is none left.
 ///
 /// Not before the command has been started: what could not be started is waited for there.
 pub(crate) fn reap(events: Sender<Event>) -> io::Result<()> {
-    let body = move || loop {
-        let mut status = 0;
-        // SAFETY: `status` is ours to write to.
-        let pid = unsafe { libc::waitpid(-1, &mut status, libc::WUNTRACED) };
-        if pid < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
-            continue;
-        }
-        if pid < 0 || events.send(Event::Child(pid, change(status))).is_err() {
-            return;
+    let body = move || {
+        while let Some((pid, change)) = next_change() {
+            if events.send(Event::Child(pid, change)).is_err() {
+                return;
+            }
         }
     };
     thread::Builder::new().name("reaper".into()).spawn(body).map(drop)
-}
-
-/// Waits for the end of one child.
-pub(crate) fn wait(child: pid_t) -> io::Result<Change> {
-    loop {
-        let mut status = 0;
-        // SAFETY: `status` is ours to write to.
-        if unsafe { libc::waitpid(child, &mut status, 0) } == child {
-            return Ok(change(status));
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-}
-
-/// Reaps the children of ours in a group that have ended: orphans of a command are ours.
-pub(crate) fn reap_group(group: pid_t) {
-    // SAFETY: no status is asked for.
-    while unsafe { libc::waitpid(-group, ptr::null_mut(), libc::WNOHANG) } > 0 {}
-}
-
-/// Reaps children that have ended, up to one in a group that another thread waits for.
-pub(crate) fn reap_strangers(is_waited_for: impl Fn(pid_t) -> bool) {
-    loop {
-        // SAFETY: all zeros is a valid value of it, and the call fills it in; it reaps nothing.
-        let pid = unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-            if libc::waitid(libc::P_ALL, 0, &mut info, how) != 0 {
-                return;
-            }
-            info.si_pid()
-        };
-        // SAFETY: no pointers are involved.
-        if pid == 0 || is_waited_for(unsafe { libc::getpgid(pid) }) {
-            return;
-        }
-        // SAFETY: no status is asked for.
-        unsafe { libc::waitpid(pid, ptr::null_mut(), libc::WNOHANG) };
-    }
-}
-
-fn change(status: c_int) -> Change {
-    if libc::WIFSTOPPED(status) {
-        Change::Stopped(libc::WSTOPSIG(status))
-    } else if libc::WIFSIGNALED(status) {
-        Change::Killed(libc::WTERMSIG(status))
-    } else {
-        Change::Exited(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX))
-    }
 }

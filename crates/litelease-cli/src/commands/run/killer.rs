@@ -3,10 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use libc::pid_t;
 use litelease::{Loss, LossSignal};
-
-use super::child::signal_group;
+use litelease_sys::children::{pid_t, signal_group};
+use signal_hook::consts::{SIGCONT, SIGKILL, SIGTERM};
 
 /// The main loop reads the clock this often, because its alarm is late after a suspend.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -51,7 +50,7 @@ impl Killer {
             None if left <= self.grace => return Some(self.lost(lease)),
             Some(ending) if !ending.is_killed && ending.is_due(left) => {
                 ending.is_killed = true;
-                signal_group(self.group, libc::SIGKILL);
+                signal_group(self.group, SIGKILL);
             }
             _ => {}
         }
@@ -76,9 +75,9 @@ impl Killer {
     }
 
     fn begin(&mut self, time: Duration, is_own_clock: bool) {
-        signal_group(self.group, libc::SIGTERM);
+        signal_group(self.group, SIGTERM);
         // One that is stopped would not notice.
-        signal_group(self.group, libc::SIGCONT);
+        signal_group(self.group, SIGCONT);
         let kill_at = Instant::now() + time;
         self.ending = Some(Ending { kill_at, is_own_clock, is_killed: false });
     }

@@ -4,9 +4,7 @@ pub(super) mod child;
 pub(super) mod killer;
 pub(crate) mod once_per;
 pub(super) mod progress_pipe;
-pub(super) mod sentinel;
 pub(super) mod session;
-mod terminal;
 
 use std::time::Duration;
 

@@ -1,15 +1,13 @@
 //! The named pipe through which a command notes progress, where its hold keeps that limit itself.
 
 use std::env;
-use std::ffi::CString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use litelease_hold::unique;
+use litelease_sys::{create_pipe, open_pipe};
 
 /// The variable with the path of the pipe. Any byte that is written to it is progress.
 pub(crate) const PROGRESS: &str = "LITELEASE_PROGRESS";
@@ -24,12 +22,7 @@ impl ProgressPipe {
     /// false.
     pub(crate) fn listen(noted: impl Fn() -> bool + Send + 'static) -> io::Result<Self> {
         let path = env::temp_dir().join(format!("litelease-progress-{}", unique()));
-        let text = CString::new(path.as_os_str().as_bytes())?;
-        // SAFETY: the path ends with a NUL and lives until the call returns. Nothing that is there
-        // already is followed or changed.
-        if unsafe { libc::mkfifo(text.as_ptr(), 0o600) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        create_pipe(&path)?;
         let pipe = ProgressPipe { path };
         // Opened for both, so that it neither waits for a writer nor ends with one.
         let mut reader = OpenOptions::new().read(true).write(true).open(&pipe.path)?;
@@ -47,13 +40,7 @@ impl Drop for ProgressPipe {
 
 /// Records progress. Fails if the run that made the pipe is gone.
 pub(crate) fn note(path: &Path) -> io::Result<()> {
-    // Without a reader, this fails instead of waiting for one.
-    let mut pipe: File =
-        OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !pipe.metadata()?.file_type().is_fifo() {
-        return Err(io::Error::other("it is no pipe"));
-    }
-    match pipe.write(b"\n") {
+    match open_pipe(path)?.write(b"\n") {
         // It is full of notes that are not read yet.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
         written => written.map(drop),

@@ -4,18 +4,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use libc::{c_int, pid_t};
 use litelease::{Cancel, Loss, ProcessGroup, TickOutcome};
 use litelease_hold::HandoverRequest;
-use signal_hook::consts::SIGTSTP;
+use litelease_sys::children::{self, Change, Sentinel, Terminal, pid_t};
+use signal_hook::consts::{SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU};
 
 use super::super::command_line::CommandLine;
 use super::super::nesting;
-use super::child::{self, Change, Ending, Prepared};
+use super::child::{self, Ending, Prepared};
 use super::killer::{Killer, LONGEST_WAIT};
 use super::progress_pipe::{PROGRESS, ProgressPipe};
-use super::sentinel::Sentinel;
-use super::terminal::Terminal;
 use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{self, printable};
@@ -26,7 +24,7 @@ pub(crate) enum Event {
     /// The waiting is over, one way or the other.
     Held(Result<Tenure>),
     /// A signal to pass on to the command.
-    Signal(c_int),
+    Signal(i32),
     /// A child of ours ended or paused.
     Child(pid_t, Change),
     /// The lease is lost.
@@ -61,8 +59,9 @@ pub(crate) type Take = Box<dyn FnOnce(u32, Cancel) -> Result<Tenure> + Send>;
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
-    child::enable_sigchld();
-    let sentinel = Sentinel::post()?;
+    children::enable_sigchld();
+    // SAFETY: there is one thread so far.
+    let sentinel = unsafe { Sentinel::post() }?;
     let prepared = Prepared::fork(&task.command, &task.variables, &sentinel)?;
     let (sender, events) = channel();
     let ending = child::forward_signals(sender.clone(), Event::Signal)?;
@@ -74,13 +73,13 @@ pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
         Waited::Busy => return Ok(task.conflict_exit_code),
         Waited::Taken => return Ok(task.taken_exit_code),
     };
-    Session::start(task, common.json, held, prepared, sentinel, sender)?.run(&events, &ending)
+    RunLoop::start(task, common.json, held, prepared, sentinel, sender)?.run(&events, &ending)
 }
 
 /// The end of the wait.
 enum Waited {
     Held(Tenure),
-    Signal(c_int),
+    Signal(i32),
     Busy,
     /// The tick is taken.
     Taken,
@@ -101,7 +100,7 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common, cancel: &Cancel) ->
                 return Ok(Waited::Busy);
             }
             Ok(Event::Held(Err(failure))) => return Err(failure),
-            Ok(Event::Signal(SIGTSTP)) => child::stop_self(),
+            Ok(Event::Signal(SIGTSTP)) => children::stop_self(),
             Ok(Event::Signal(signal)) => {
                 cancel.cancel();
                 // It may have been granted in this very moment: then it is released when it is
@@ -127,7 +126,7 @@ fn wait_on_thread(take: Take, group: pid_t, cancel: Cancel, events: Sender<Event
 }
 
 /// A command that runs under a lease.
-struct Session {
+struct RunLoop {
     task: Task,
     as_json: bool,
     tenure: Tenure,
@@ -148,7 +147,7 @@ struct Session {
     _progress: Option<ProgressPipe>,
 }
 
-impl Session {
+impl RunLoop {
     /// Starts the command.
     fn start(
         task: Task,
@@ -158,8 +157,8 @@ impl Session {
         sentinel: Sentinel,
         events: Sender<Event>,
     ) -> Result<Self> {
-        child::adopt_orphans();
-        let mut terminal = Terminal::new();
+        children::adopt_orphans();
+        let mut terminal = Terminal::default();
         let take_terminal = Terminal::is_interactive();
         let group = prepared.group;
         let mut lease = tenure.variables.clone();
@@ -193,7 +192,7 @@ impl Session {
         child::reap(events)?;
         let killer = Killer::new(group, task.grace);
         let (ended, loss_report, hook) = (None, None, None);
-        Ok(Session {
+        Ok(RunLoop {
             task,
             as_json,
             tenure,
@@ -298,12 +297,12 @@ impl Session {
         self.killer.idle_time(&self.tenure.held.lost()).min(longest)
     }
 
-    fn pass_on(&mut self, signal: c_int) {
+    fn pass_on(&mut self, signal: i32) {
         // A tick whose run is ended from outside is left to others.
         self.is_stopped |= signal != SIGTSTP;
-        child::signal_group(self.group, signal);
+        children::signal_group(self.group, signal);
         if let Some(hook) = self.hook {
-            child::signal(hook, signal);
+            children::signal(hook, signal);
         }
     }
 
@@ -323,18 +322,18 @@ impl Session {
     /// Handles a stop of the command. If it wants the terminal it may have it. After Ctrl-Z this
     /// process stops, too, so that the shell has its turn. It does not renew then: afterwards the
     /// clock decides.
-    fn stopped(&mut self, signal: c_int) {
-        if matches!(signal, libc::SIGTTIN | libc::SIGTTOU) && self.terminal.lend(self.group) {
-            return child::signal_group(self.group, libc::SIGCONT);
+    fn stopped(&mut self, signal: i32) {
+        if matches!(signal, SIGTTIN | SIGTTOU) && self.terminal.lend(self.group) {
+            return children::signal_group(self.group, SIGCONT);
         }
-        if !matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
+        if !matches!(signal, SIGTSTP | SIGTTIN | SIGTTOU) {
             return; // an operator's business
         }
         self.terminal.take_back();
-        child::stop_self();
+        children::stop_self();
         if !self.tenure.held.trusted_for().is_zero() {
             self.terminal.lend(self.group);
-            child::signal_group(self.group, libc::SIGCONT);
+            children::signal_group(self.group, SIGCONT);
         }
     }
 }

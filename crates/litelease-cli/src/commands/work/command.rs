@@ -6,13 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use libc::pid_t;
 use litelease::{LossSignal, ProcessGroup};
+use litelease_sys::children::{self, Change, Sentinel, pid_t, signal_group};
+use signal_hook::consts::SIGKILL;
 
 use super::super::queue::bytes;
-use super::super::run::child::{self, Change, signal_group, start_in_group};
+use super::super::run::child::start_in_group;
 use super::super::run::killer::Killer;
-use super::super::run::sentinel::Sentinel;
 use super::Args;
 use crate::target::Variable;
 use crate::target::queues::WorkItem;
@@ -58,7 +58,7 @@ impl ItemCommand {
         let fed = child.stdin.take().map_or(Ok(()), |input| feed(input, bytes(item.body)));
         if let Err(error) = fed {
             // It must not take half a body for a whole one.
-            signal_group(group, libc::SIGKILL);
+            signal_group(group, SIGKILL);
             let _ = child.wait();
             sentinel.forget(group);
             return Err(error);
@@ -71,7 +71,7 @@ impl ItemCommand {
     /// Waits until the command and everything in its group have ended. Returns how the command did.
     pub(super) fn wait(&self) -> Change {
         // If another thread has reaped it, its end is unknown.
-        let ended = child::wait(self.group).unwrap_or(Change::Killed(0));
+        let ended = children::wait(self.group).unwrap_or(Change::Killed(0));
         let mut nap = Duration::from_millis(1);
         while !self.have_all_ended() {
             thread::sleep(nap);
@@ -83,7 +83,7 @@ impl ItemCommand {
     /// Checks whether all processes of the group have ended. Those whose parent has ended are ours
     /// to reap.
     fn have_all_ended(&self) -> bool {
-        child::reap_group(self.group);
+        children::reap_group(self.group);
         self.processes.has_ended()
     }
 

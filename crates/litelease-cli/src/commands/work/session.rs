@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libc::c_int;
 use litelease::WorkerCounts;
 use litelease_hold::WorkOptions;
+use litelease_sys::children::{self, Change, Sentinel, signal_group};
 use serde_json::json;
+use signal_hook::consts::{SIGCONT, SIGSTOP, SIGTSTP};
 
-use super::super::run::child::{self, Change, forward_signals, signal_group};
+use super::super::run::child::forward_signals;
 use super::super::run::killer::LONGEST_WAIT;
-use super::super::run::sentinel::Sentinel;
 use super::Args;
 use super::command::ItemCommand;
 use super::progress_line;
@@ -27,7 +27,7 @@ use crate::target::queues::{Options, Queues, WorkItem, Worker};
 /// An event of the loop.
 enum Event {
     /// A signal to stop or to end.
-    Signal(c_int),
+    Signal(i32),
     /// A command was started.
     Started,
     /// The worker has ended.
@@ -35,7 +35,7 @@ enum Event {
 }
 
 /// The state that the threads share.
-struct Session {
+struct WorkLoop {
     args: Args,
     common: Common,
     variables: Vec<Variable>,
@@ -67,21 +67,23 @@ struct State {
 pub(super) fn run(args: Args, common: &Common) -> Result<u8> {
     let place = Queues::open(common)?;
     let variables = place.variables();
-    child::enable_sigchld();
-    // There is one thread. It is needed until the process ends, which it learns from that.
-    let sentinel: &'static Sentinel = Box::leak(Box::new(Sentinel::post()?));
+    children::enable_sigchld();
+    // SAFETY: there is one thread so far.
+    let sentinel = unsafe { Sentinel::post() }?;
+    // It is needed until the process ends, which it learns from that.
+    let sentinel: &'static Sentinel = Box::leak(Box::new(sentinel));
     let worker = place.worker(&args.queue, options(&args, common))?;
-    child::adopt_orphans();
+    children::adopt_orphans();
     let (sender, events) = channel();
     forward_signals(sender.clone(), Event::Signal)?;
     let (common, state, reports) = (common.clone(), Mutex::default(), Arc::default());
-    let session = Arc::new(Session { args, common, variables, sentinel, worker, state, reports });
+    let session = Arc::new(WorkLoop { args, common, variables, sentinel, worker, state, reports });
     progress_line::start(&session.common, place, &session.args.queue, session.worker.clone());
     session.clone().start(sender)?;
     let counts = loop {
         session.enforce_deadline();
         match events.recv_timeout(session.idle_time()) {
-            Ok(Event::Signal(libc::SIGTSTP)) => session.pause(),
+            Ok(Event::Signal(SIGTSTP)) => session.pause(),
             Ok(Event::Signal(_)) => session.drain(),
             Ok(Event::Over(result)) => break result,
             Ok(Event::Started) | Err(RecvTimeoutError::Timeout) => session.reap_strangers(),
@@ -115,11 +117,14 @@ fn options(args: &Args, common: &Common) -> Options {
     Options { work, on_trouble: Box::new(on_trouble) }
 }
 
-impl Session {
+impl WorkLoop {
     /// Starts the worker, on a thread.
     fn start(self: Arc<Self>, events: Sender<Event>) -> Result<()> {
         let body = move || {
             let result = self.worker.run(&|item| self.handle(item, &events));
+            // The process may end once the result is sent. The main thread closes the connections,
+            // and an open one would leave its -wal.
+            drop(self);
             // The main loop may have failed, and then the receiver is gone.
             let _ = events.send(Event::Over(result));
         };
@@ -245,12 +250,12 @@ impl Session {
     /// clock decides.
     fn pause(&self) {
         for command in self.commands() {
-            signal_group(command.group, libc::SIGSTOP);
+            signal_group(command.group, SIGSTOP);
         }
-        child::stop_self();
+        children::stop_self();
         self.enforce_deadline();
         for command in self.commands().iter().filter(|command| !command.killer().has_begun()) {
-            signal_group(command.group, libc::SIGCONT);
+            signal_group(command.group, SIGCONT);
         }
     }
 
@@ -271,7 +276,7 @@ impl Session {
         let state = self.state();
         if state.starting == 0 {
             let is_ours = |group| state.commands.iter().any(|command| command.group == group);
-            child::reap_strangers(is_ours);
+            children::reap_strangers(is_ours);
         }
     }
 

@@ -2,10 +2,10 @@
 
 mod status;
 
-use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
 use litelease::{LockError, Waiting, WriteLock};
+use litelease_sys::children::replace_process;
 
 use crate::commands::command_line::CommandLine;
 use crate::duration::{parse, parse_positive};
@@ -73,7 +73,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     }
     held.share_with_children()?;
     // From here on this process is the command, and holds the lock until it ends.
-    let error = args.command.command().exec();
+    let error = replace_process(&mut args.command.command());
     Err(args.command.not_started(&error))
 }
 

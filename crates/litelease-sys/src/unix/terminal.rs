@@ -2,49 +2,46 @@
 
 use std::io::IsTerminal;
 
-use libc::pid_t;
+use super::children::pid_t;
 
 /// Lends our place in the terminal's foreground to the command's group.
-pub(crate) struct Terminal {
+#[derive(Default)]
+pub struct Terminal {
     is_lent: bool,
 }
 
 impl Terminal {
-    pub(crate) fn new() -> Self {
-        Terminal { is_lent: false }
-    }
-
     /// Checks whether the command should get the terminal from the start: it is interactive, and
     /// ours to lend. In a pipeline it is not only ours.
-    pub(crate) fn is_interactive() -> bool {
+    pub fn is_interactive() -> bool {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && is_foreground()
     }
 
     /// Records that the command has taken the terminal when it was started.
-    pub(crate) fn was_taken(&mut self) {
+    pub fn was_taken(&mut self) {
         self.is_lent = true;
     }
 
     /// Lends the terminal to `group`, if it is ours to lend.
-    pub(crate) fn lend(&mut self, group: pid_t) -> bool {
+    pub fn lend(&mut self, group: pid_t) -> bool {
         if is_foreground() {
-            self.is_lent = give_to(group);
+            self.is_lent = give_terminal_to(group);
         }
         self.is_lent
     }
 
     /// Takes it back, if it was lent.
-    pub(crate) fn take_back(&mut self) {
+    pub fn take_back(&mut self) {
         if std::mem::take(&mut self.is_lent) {
             // SAFETY: no pointers are involved.
-            give_to(unsafe { libc::getpgrp() });
+            give_terminal_to(unsafe { libc::getpgrp() });
         }
     }
 }
 
 /// Puts `group` into the foreground of the terminal on standard input. Also called between fork and
 /// exec.
-pub(crate) fn give_to(group: pid_t) -> bool {
+pub fn give_terminal_to(group: pid_t) -> bool {
     // SAFETY: plain calls on a set that is ours, all of them allowed between fork and exec. Who is
     // not in the foreground is stopped for trying this, unless the signal is blocked.
     unsafe {

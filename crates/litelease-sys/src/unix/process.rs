@@ -1,5 +1,5 @@
 //! Services of the process for a library that it has loaded: calls at a fork and at the end,
-//! threads that take no signals, and libraries that stay.
+//! threads that take no signals, libraries that stay; and what it is called.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
@@ -73,6 +73,49 @@ pub fn functions_of(library: Option<&CStr>) -> Option<impl Fn(&CStr) -> *const c
     // SAFETY: the handle is never closed, and the name ends with a NUL.
     let find = move |name: &CStr| unsafe { libc::dlsym(handle, name.as_ptr()).cast_const() };
     (!handle.is_null()).then_some(find)
+}
+
+/// Checks whether there is no such process, or no such group if the number is negative.
+pub(crate) fn is_absent(number: libc::pid_t) -> bool {
+    // SAFETY: no pointers are involved, and signal 0 is not delivered.
+    let asked = unsafe { libc::kill(number, 0) };
+    asked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+/// Checks whether a process has ended. A number that no process can have counts as ended.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    libc::pid_t::try_from(pid).map_or(true, is_absent)
+}
+
+/// Returns the number of the process that has started this one.
+pub fn parent_id() -> u32 {
+    std::os::unix::process::parent_id()
+}
+
+/// Returns the host name as one word.
+pub fn host_name() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the buffer is writable, and its last byte stays 0.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+    let name = String::from_utf8_lossy(&name[..end]).replace(char::is_whitespace, "-");
+    if name.is_empty() { "localhost".into() } else { name }
+}
+
+/// Returns the name of a user, or the number if it has no name.
+pub(crate) fn user_name(uid: u32) -> String {
+    let mut buffer = vec![0; 16 * 1024];
+    // SAFETY: all zeros is a valid value of it, and the call fills it in.
+    let mut entry: libc::passwd = unsafe { mem::zeroed() };
+    let mut found = ptr::null_mut();
+    // SAFETY: the structures are ours, and the buffer is as long as is said.
+    let status =
+        unsafe { libc::getpwuid_r(uid, &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found) };
+    if status != 0 || found.is_null() {
+        return uid.to_string();
+    }
+    // SAFETY: the name lies in the buffer and ends with a NUL.
+    unsafe { CStr::from_ptr(entry.pw_name) }.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -1,19 +1,17 @@
-//! Reads from the system whether a process runs, since when, and in which scope.
-//!
-//! All of this is for Linux. On other systems there is no scope, so no owner text has one and no
-//! process is found dead.
+//! Reads from /proc whether a process runs, since when, and in which scope.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::identity::{Liveness, PidScope};
+use crate::unix::process::{is_absent, user_name};
+use crate::{Liveness, PidScope};
 
 /// Checks whether the process with this number that started at `start` is running. It is dead if
 /// there is no such process, if the number belongs to another one, or if all its threads have
 /// ended.
-pub(crate) fn liveness_of(pid: u32, start: u64) -> Liveness {
+pub fn liveness_of(pid: u32, start: u64) -> Liveness {
     let Some(number) = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0) else {
         return Liveness::Unknown;
     };
@@ -31,7 +29,7 @@ pub(crate) fn liveness_of(pid: u32, start: u64) -> Liveness {
 /// A process group, as the processes of this pid namespace number it.
 ///
 /// ```
-/// # use litelease_hold::ProcessGroup;
+/// # use litelease_sys::ProcessGroup;
 /// # use std::os::unix::process::CommandExt;
 /// let mut command = std::process::Command::new("sleep").arg("60").process_group(0).spawn()?;
 /// let group = ProcessGroup::new(command.id());
@@ -86,11 +84,7 @@ impl ProcessGroup {
             Ok(None) => true,
             Err(_) => false,
         };
-        cfg!(target_os = "linux")
-            && is_own_proc()
-            && shows_all()
-            && nothing_runs()
-            && nothing_runs()
+        is_own_proc() && shows_all() && nothing_runs() && nothing_runs()
     }
 
     /// Returns a process of the group that has not ended, if one is found. Fails if a process
@@ -112,14 +106,35 @@ impl ProcessGroup {
     }
 }
 
+/// The user and the command of a process.
+#[derive(Clone, Debug)]
+pub struct ProcessInfo {
+    /// The name of its user, or the number of one that has no name here.
+    pub user: String,
+    /// Its program and arguments.
+    pub command: Vec<String>,
+}
+
+impl ProcessInfo {
+    /// Looks up the process that has this number now, if the system tells.
+    pub fn find(pid: u32) -> Option<Self> {
+        let folder = format!("/proc/{pid}");
+        let user = user_name(fs::metadata(&folder).ok()?.uid());
+        let line = fs::read(format!("{folder}/cmdline")).ok()?;
+        let words = line.strip_suffix(&[0]).unwrap_or(&line).split(|byte| *byte == 0);
+        let command = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        Some(ProcessInfo { user, command })
+    }
+}
+
 /// Returns when a process started, in ticks since boot.
-pub(crate) fn start_of(pid: u32) -> Option<u64> {
+pub fn start_of(pid: u32) -> Option<u64> {
     Some(stat(pid).ok()?.start)
 }
 
 /// Returns the scope of this process, if /proc provides it and shows the processes of that scope.
 pub(crate) fn scope() -> Option<PidScope> {
-    if !cfg!(target_os = "linux") || !is_own_proc() {
+    if !is_own_proc() {
         return None;
     }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
@@ -151,13 +166,6 @@ fn shows_all() -> bool {
     // The fifth word is the mount point. Of several mounts there, the last one is visible.
     let last = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"));
     last.is_some_and(|line| !line.contains("hidepid="))
-}
-
-/// Checks whether there is no such process, or no such group if the number is negative.
-fn is_absent(number: libc::pid_t) -> bool {
-    // SAFETY: no pointers are involved, and signal 0 is not delivered.
-    let asked = unsafe { libc::kill(number, 0) };
-    asked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
 /// A process as its `stat` in /proc describes it.

@@ -12,10 +12,7 @@ use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
-use litelease_sys::SideFile;
-
-use crate::watch::Listener;
-use crate::{Clock, SystemClock};
+use crate::{Listener, SideFile, monotonic};
 
 /// The length of the file: one word, and reserved bytes.
 const LENGTH: usize = 64;
@@ -27,7 +24,7 @@ const ALL_WAITERS: u32 = i32::MAX as u32;
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use litelease_hold::Wakeup;
+/// # use litelease_sys::Wakeup;
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let file = folder.path().join("app.sqlite3");
 /// # std::fs::write(&file, "").unwrap();
@@ -90,7 +87,7 @@ impl Wakeup {
     /// Wakes all waiters of this file, in all processes.
     pub fn notify(&self) {
         // Any new number will do. Counting up would need two processes to agree.
-        let now = SystemClock.now().as_nanos();
+        let now = monotonic().as_nanos();
         let new = (now as u32 ^ std::process::id().rotate_left(16)).to_ne_bytes();
         if self.file.write_all_at(&new, 0).is_ok() {
             self.futex(libc::FUTEX_WAKE, ALL_WAITERS, ptr::null());

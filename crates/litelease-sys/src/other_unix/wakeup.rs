@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::watch::Listener;
+use crate::Listener;
 
 /// The wakeup of a database file. It does nothing on this system.
 #[derive(Debug)]

@@ -14,12 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use litelease_sys::spawn_without_signals;
-
-/// Receives notifications that a file was written. They are hints: read the row before acting.
-pub(crate) trait Listener: Send + Sync {
-    fn nudge(&self);
-}
+use crate::{Listener, spawn_without_signals};
 
 /// The event of a write arrives before its commit is visible, so listeners are nudged several
 /// times: after these pauses, in microseconds.
@@ -42,7 +37,7 @@ struct Watcher {
 /// Nudges `listener` from now on when a database file or its -wal is written or deleted.
 ///
 /// If the system has no more watches, waiters rely on the slow poll.
-pub(crate) fn watch<L: Listener + 'static>(database: &Path, listener: &Arc<L>) {
+pub fn watch<L: Listener + 'static>(database: &Path, listener: &Arc<L>) {
     let Some(watcher) = Watcher::get() else { return };
     let mut wal = database.as_os_str().to_owned();
     wal.push("-wal");
