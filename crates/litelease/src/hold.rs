@@ -155,8 +155,8 @@ impl HoldOptions {
         HoldOptions { max_time: time.into(), ..self }
     }
 
-    /// Holds a [tick](Leases::claim_tick), too, which is claimed in the same commit. If it is taken,
-    /// the hold fails with [`TickTaken`](HoldError::TickTaken) and does not wait. End it with
+    /// Holds a [tick](Leases::claim_tick), too, which is claimed in the same commit. If it is
+    /// taken, the hold fails with [`TickTaken`](HoldError::TickTaken) and does not wait. End it with
     /// [`finish`](Held::finish): a release leaves the tick to others.
     ///
     /// ```

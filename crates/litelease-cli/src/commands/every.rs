@@ -31,9 +31,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Run a command at every tick of a schedule, once among all that have it
 ///
 /// Stays in the foreground. Each tick is a `litelease run --once-per`: it waits while another
-/// process runs it, and takes over if that one dies. Several ticks that were missed are one run. The
-/// first start runs nothing. On SIGTERM it ends when the present run has ended; on a second one it
-/// passes that on.
+/// process runs it, and takes over if that one dies. Several ticks that were missed are one run.
+/// The first start runs nothing. On SIGTERM it ends when the present run has ended; on a second
+/// one it passes that on.
 #[derive(clap::Args)]
 #[command(override_usage = "litelease every [OPTIONS] <SCHEDULE> <NAME> [--] <COMMAND>...")]
 #[command(after_help = "Examples:

@@ -22,7 +22,7 @@ use crate::target::ticks::shown;
 /// `skip` pauses a schedule and ends a pause, `again` runs a tick once more, `forget` drops a
 /// schedule that is no more.
 #[derive(clap::Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_help_heading = "For operators")]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:
   litelease ticks
   litelease ticks nightly --late 26h      exit code 1: none was done within 26 hours

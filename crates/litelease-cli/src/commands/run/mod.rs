@@ -11,6 +11,7 @@ use std::time::Duration;
 use litelease::{Cancel, HoldError};
 use serde_json::json;
 
+use self::once_per::PlannedTick;
 use self::session::Task;
 use super::command_line::CommandLine;
 use super::nesting;
@@ -103,53 +104,57 @@ impl Args {
     fn wait(&self) -> Duration {
         if self.nonblock { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) }
     }
+
+    /// Checks the options, and returns the kill grace.
+    fn check(&self) -> Result<Duration> {
+        if self.ttl <= Duration::from_millis(100) {
+            return Err(HoldError::TtlTooShort(self.ttl).into());
+        }
+        let grace = self.kill_grace();
+        if let Some(time) = self.max_time {
+            check_grace("max time", time, grace)?;
+        }
+        check_grace("ttl", self.ttl, grace)?;
+        self.command.check(&format!("run {}", printable(&self.name)))?;
+        match self.slots.is_some() && self.value.is_some() {
+            true => {
+                Err(Failure::usage("--slots does not work with --value: leave one of them out"))
+            }
+            false => Ok(grace),
+        }
+    }
+
+    /// Returns what to hold, except for the process group.
+    fn request(&self, tick: Option<PlannedTick>) -> Result<HoldRequest> {
+        if tick.is_some() && self.slots.is_some() {
+            return Err(Failure::usage("--slots does not work with a tick: leave one of them out"));
+        }
+        Ok(HoldRequest {
+            name: self.name.clone(),
+            ttl: self.ttl,
+            wait: tick.as_ref().map_or(self.wait(), |tick| tick.wait(self.wait())),
+            group: 0,
+            value: self.value.clone(),
+            progress_within: self.progress_within,
+            max_time: self.max_time,
+            slots: self.slots,
+            tick: tick.map(|tick| (tick.request, tick.schedule)),
+            cancel: Cancel::default(),
+        })
+    }
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     // Found out before the file is made.
-    if args.ttl <= Duration::from_millis(100) {
-        return Err(HoldError::TtlTooShort(args.ttl).into());
-    }
-    let grace = args.kill_grace();
-    if let Some(time) = args.max_time {
-        check_grace("max time", time, grace)?;
-    }
-    check_grace("ttl", args.ttl, grace)?;
-    args.command.check(&format!("run {}", printable(&args.name)))?;
+    let grace = args.check()?;
     let place = Target::open(common)?;
-    if args.slots.is_some() && args.value.is_some() {
-        return Err(Failure::usage("--slots does not work with --value: leave one of them out"));
+    let tick = args.tick.planned(&args.name, args.command.words())?;
+    if tick.as_ref().is_some_and(|tick| tick.is_late) {
+        let text = format!("the tick of {} is too late: it is not begun", printable(&args.name));
+        remark(common, json!({ "late": args.name }), &text)?;
+        return Ok(args.conflict_exit_code.unwrap_or(code::OK));
     }
-    let Args { name, ttl, value, progress_within, max_time, slots, .. } = &args;
-    let tick = match args.tick.planned(&args.name, args.command.words())? {
-        Some(tick) if tick.is_late => {
-            let text = format!("the tick of {} is too late: it is not begun", printable(name));
-            remark(common, json!({ "late": name }), &text)?;
-            return Ok(args.conflict_exit_code.unwrap_or(code::OK));
-        }
-        tick => tick,
-    };
-    if tick.is_some() && slots.is_some() {
-        return Err(Failure::usage("--slots does not work with a tick: leave one of them out"));
-    }
-    let wait = tick.as_ref().map_or(args.wait(), |tick| tick.wait(args.wait()));
-    let (ttl, slots) = (*ttl, *slots);
-    let (progress_within, max_time) = (*progress_within, *max_time);
-    let (name, value) = (name.clone(), value.clone());
-    let cancel = Cancel::default();
-    let tick = tick.map(|tick| (tick.request, tick.schedule));
-    let wanted = HoldRequest {
-        name,
-        ttl,
-        wait,
-        group: 0,
-        value,
-        progress_within,
-        max_time,
-        slots,
-        tick,
-        cancel,
-    };
+    let wanted = args.request(tick)?;
     let task = Task {
         name: args.name.clone(),
         conflict_exit_code: args.conflict_exit_code.unwrap_or(code::NO),
@@ -158,7 +163,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         on_lost: args.on_lost,
         command: args.command,
         variables: place.variables(),
-        has_progress_pipe: progress_within.is_some() && !place.stores_limits(&wanted),
+        has_progress_pipe: args.progress_within.is_some() && !place.stores_limits(&wanted),
     };
     let waiting = common.clone();
     let take = move |group, cancel| {

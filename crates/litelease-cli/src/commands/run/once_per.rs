@@ -1,7 +1,6 @@
 //! The tick of a command: which one is planned, how often it may be granted, and until when.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -20,8 +19,8 @@ const EARLY_MS: i64 = 5_000;
 /// The options of a tick.
 #[derive(clap::Args)]
 pub(crate) struct TickArgs {
-    /// Run once per tick of this schedule, although several crontabs have it: a cron line, or a period
-    /// such as 15m or 1d
+    /// Run once per tick of this schedule, although several crontabs have it: a cron line, or a
+    /// period such as 15m or 1d
     ///
     /// The tick is the latest one that is planned. While another run of it is under way this waits,
     /// takes over if that one dies, and gives up when the next tick begins. If the tick is taken it
@@ -116,7 +115,7 @@ pub(crate) fn schedule(text: &str, zone: Option<&str>) -> Result<Schedule> {
 /// command has the same name.
 fn with_command(schedule: Option<&Schedule>, command: &[OsString]) -> String {
     // FNV-1a, which is the same in every build on every machine.
-    let bytes = command.iter().flat_map(|word| word.as_bytes().iter().chain(&[0]));
+    let bytes = command.iter().flat_map(|word| word.as_encoded_bytes().iter().chain(&[0]));
     let hash = bytes
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
     let schedule = schedule.map(|schedule| format!("{schedule} ")).unwrap_or_default();
