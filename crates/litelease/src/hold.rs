@@ -156,8 +156,8 @@ impl HoldOptions {
     }
 
     /// Holds a [tick](Leases::claim_tick), too, which is claimed in the same commit. If it is
-    /// taken, the hold fails with [`TickTaken`](HoldError::TickTaken) and does not wait. End it with
-    /// [`finish`](Held::finish): a release leaves the tick to others.
+    /// taken, the hold fails with [`TickTaken`](HoldError::TickTaken) and does not wait. End it
+    /// with [`finish`](Held::finish): a release leaves the tick to others.
     ///
     /// ```
     /// # litelease_doctest::file!(db);

@@ -123,7 +123,7 @@ fn show(ticks: Vec<TickInfo>, args: &Args, place: &Target, common: &Common) -> R
     let ticks: Vec<TickInfo> = ticks.into_iter().filter(is_wanted).collect();
     let now_ms = litelease::now_ms();
     if common.json {
-        say(&ticks.iter().map(|info| entry(info)).collect::<Value>().to_string())?;
+        say(&ticks.iter().map(entry).collect::<Value>().to_string())?;
     } else if ticks.is_empty() {
         let whose =
             args.name.as_ref().map_or(String::new(), |name| format!(" of {}", printable(name)));

@@ -101,7 +101,7 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::number(
             "lines of shipped Rust",
-            56_900,
+            56_350,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
         Row::number("lines of the Python package", 6_160, python_lines()),

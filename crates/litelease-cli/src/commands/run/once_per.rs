@@ -153,6 +153,8 @@ pub(crate) fn when(text: &str) -> std::result::Result<i64, String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]
