@@ -348,6 +348,10 @@ const EXPIRIES: &[(&str, &str)] = &[
         "crates/litelease-cluster/src/postgres/statements.rs",
         "SQL of another database: saving a row",
     ),
+    (
+        "crates/litelease-serve/src/committer/tests/beside.rs",
+        "a test: for how long a client trusts a lease",
+    ),
     ("crates/litelease-store/src/pool_rows.rs", "SQL: finds slots by an index"),
     ("crates/litelease-store/src/purge.rs", "SQL: finds what is to be deleted"),
     ("crates/litelease-store/src/read.rs", "SQL: finds readers by an index"),
