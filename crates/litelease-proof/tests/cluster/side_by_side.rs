@@ -31,7 +31,7 @@ fn on_each(name: &str) -> Vec<Sides> {
         let servers = Servers::start(&url, 1, &["--open", "--open-metrics"]);
         servers.wait_for_all();
         let (client, program) = (servers.client(0), Cluster::open(&url).unwrap());
-        Sides { engine, servers, client, program, found: found }
+        Sides { engine, servers, client, program, found }
     };
     Engine::all().into_iter().map(start).collect()
 }
