@@ -213,8 +213,8 @@ fn an_interrupted_wait_leaves_nothing() {
     report(&format!("waits in SQL: {granted} granted, {interrupted} interrupted, nothing left"));
 }
 
-/// The keeper is inside SQLite, or has a lock of ours, in one fork of many. A copy that finds such a
-/// lock taken waits for ever: the thread that has it is not there.
+/// The keeper is inside SQLite, or has a lock of ours, in one fork of many. A copy that finds such
+/// a lock taken waits for ever: the thread that has it is not there.
 #[test]
 fn no_fork_takes_a_lock_of_the_keeper_along() {
     let hung = |forks: &str, gate: &str| {
