@@ -7,6 +7,7 @@ mod aside;
 mod cached;
 mod connection;
 mod deliveries;
+mod drain;
 mod fork;
 mod place;
 mod rows;
@@ -26,10 +27,13 @@ use litelease_store::{Api, Error, Failure, Store, When, code};
 
 use crate::{Held, HoldError, Home, NoKeeper, Notifier, ProcessKeeper};
 
-pub use aside::{Aside, Own};
+pub use aside::{Aside, Own, STEP};
 pub use cached::CachedReader;
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
 pub use deliveries::{FileDeliveries, FileQueue};
+pub use drain::Drain;
+#[cfg(planted)]
+pub use fork::HAS_NO_GATE;
 pub use fork::let_children_hold;
 pub use place::{Asks, BegunTick, FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};

@@ -101,10 +101,10 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::number(
             "lines of shipped Rust",
-            57_700,
+            57_830,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
-        Row::number("lines of the Python package", 6_160, python_lines()),
+        Row::number("lines of the Python package", 5_400, python_lines()),
         Row::listed("functions over 60 lines", 4, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 110, public_names()),
