@@ -58,7 +58,7 @@ class Server:
 
     @contextlib.contextmanager
     def stopped(self):  # type: ignore[no-untyped-def]
-        """Stops the process while the block runs. Nobody else uses its file, so nobody waits for its lock."""
+        """Stops the process while the block runs. No other process uses its file, so none waits for its lock."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield

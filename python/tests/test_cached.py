@@ -48,7 +48,7 @@ def test_a_value_is_answered_from_memory_without_touching_the_file(db: Litelease
         assert value.trusted_for == 0 and value.get() == 0
         assert 20 < value.trusted_for <= 27
         assert [reader.reader for reader in db.readers("config")] == [value.reader]
-        # Not through write: nobody is told, and so it is seen that nobody looks.
+        # Not through write: no reader is notified, which shows that none reads the file.
         db.conn.execute("UPDATE config SET value = 5")
         assert [value.get() for _ in range(1000)] == [0] * 1000 and load.count == 1
     assert db.readers("config") == []

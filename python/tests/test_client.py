@@ -737,7 +737,7 @@ def test_a_replayed_answer_prolongs_no_slot(server: Server, client: Client, prox
         assert slot.lost.wait(SOON)
 
 
-# A break whose answer got lost was asked for again, and ended the lease of whoever had been granted
+# A break whose answer got lost was asked for again, and ended the lease of the client that had been granted
 # the name meanwhile.
 def test_a_break_whose_answer_is_lost_is_not_repeated(server: Server, client: Client, proxy: Proxy, name: str) -> None:
     far = Client(proxy.url, server.key)

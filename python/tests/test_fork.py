@@ -131,7 +131,7 @@ os._exit(0)
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 def test_what_the_keeper_does_at_a_fork_is_not_in_the_way_of_the_child(tmp_path: Path, mode: str) -> None:
-    # What the keeper had locked at the fork stayed locked in the child, where nobody unlocks it.
+    # What the keeper had locked at the fork stayed locked in the child, where no thread unlocks it.
     run(HOLDS, tmp_path / "data.db", mode)
 
 

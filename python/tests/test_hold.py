@@ -88,7 +88,7 @@ class FailingCursor(sqlite3.Cursor):
 
 
 def test_a_claim_that_may_be_stored_is_given_back(db: Litelease, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nobody would renew or release it, so the next holder would wait for the whole ttl.
+    # No program would renew or release it, so the next holder would wait for the whole ttl.
     connect = sqlite3.connect
     with monkeypatch.context() as patched:
         patched.setattr(FailsAfterCommit, "failures", 1)
@@ -127,7 +127,7 @@ def test_a_hold_that_cannot_renew_is_lost_before_it_expires(db: Litelease) -> No
             while True:
                 before_ms = time.time_ns() // 1_000_000
                 held.check()
-                assert before_ms < lease.expires_at_ms, "trusted when somebody else could have had it"
+                assert before_ms < lease.expires_at_ms, "trusted when another holder could have had it"
                 time.sleep(0.01)
         db.conn.execute("ROLLBACK")
 

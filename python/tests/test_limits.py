@@ -78,7 +78,7 @@ def test_progress_saves_a_hold_whose_renewal_was_refused(db: Litelease) -> None:
 
 
 def test_the_trust_of_a_hold_ends_with_its_time_and_not_with_the_ttl(db: Litelease) -> None:
-    # The ttl is far longer than the hold may last: whoever trusts what was asked for would go on
+    # The ttl is far longer than the hold may last: a holder that trusts the ttl of its call would go on
     # for a minute.
     with db.hold("import", ttl=60, max_time=3) as held:
         held.check()
@@ -93,7 +93,7 @@ def test_a_renewal_that_was_cut_prolongs_trust_by_what_was_granted(db: Litelease
     with db.hold("import", ttl=TTL, max_time=3.2) as held:
         renewed_until = 0
         while True:
-            # Before the check: what is trusted after that was so then, and nobody else may have it.
+            # Before the check: a hold that is trusted after that was so then, and no other holder may have the name.
             before_ms = time.time_ns() // 1_000_000
             try:
                 held.check()

@@ -262,7 +262,7 @@ class Process:
         return self.line()
 
     def stop(self, db: Litelease) -> None:
-        """Stops it while it is in no transaction: else nobody could write."""
+        """Stops it while it is in no transaction: otherwise no process could write."""
         db.conn.execute("BEGIN IMMEDIATE")
         try:
             os.kill(self.child.pid, signal.SIGSTOP)

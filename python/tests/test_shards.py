@@ -68,7 +68,7 @@ def test_a_member_that_joins_gets_its_share_when_the_others_have_finished(db: Li
             assert not a.hand_over(a.held[0])
             a.leave()
             assert all(isinstance(b.next(30), ShardAssigned) for _ in range(3))
-            # What is released is claimed again by whoever comes first.
+            # A released shard is claimed again by the first member that comes.
             assert b.release(0)
             again = b.next(30)
             assert isinstance(again, ShardAssigned) and again.shard == 0
@@ -236,7 +236,7 @@ class Member:
             self.child = subprocess.Popen(command, stdout=told)
 
     def stop(self, db: Litelease) -> None:
-        """Stops it while it is in no transaction: else nobody could write."""
+        """Stops it while it is in no transaction: otherwise no process could write."""
         db.conn.execute("BEGIN IMMEDIATE")
         try:
             os.kill(self.child.pid, signal.SIGSTOP)

@@ -84,7 +84,7 @@ def test_pools_share_the_lock_of_the_connection(tmp_path: Path) -> None:
         while len(told) < 100 and time.monotonic() < end:
             if number < 2:
                 with pytest.raises(litelease.FloorTooLow):
-                    db.raise_name("x", -5)  # is rolled back, and nobody's slot with it
+                    db.raise_name("x", -5)  # is rolled back, and no slot with it
             elif borrowed := pools.borrow("p", 30):
                 told.append(borrowed.slot.token)
                 assert pools.return_slot("p", borrowed.lease_id)
@@ -186,8 +186,8 @@ def test_threads_may_share_a_gate(tmp_path: Path) -> None:
 
 def test_what_a_call_owes_is_remembered_although_it_had_to_wait_for_another_thread(tmp_path: Path) -> None:
     # The call that it had waited for had taken it off the list of those in debt. Once its handle
-    # was gone, nobody knew of the open transaction, and the next handle joined it: a grant that
-    # nobody committed.
+    # was gone, no handle knew of the open transaction, and the next handle joined it: a grant that
+    # was never committed.
     shared(tmp_path / "db").conn.close()
     main = threading.get_ident()
     for number in range(5):
@@ -367,7 +367,7 @@ def test_a_signal_handler_can_stop_waiting_for_the_call_of_another_thread(tmp_pa
         signal.signal(signal.SIGALRM, handler)
     assert thread.is_alive()
     may_go_on.set()
-    # It has left the queue, so nobody waits for it.
+    # It has left the queue, so no thread waits for it.
     assert isinstance(db.claim("y", "a", 30), Acquired)
     thread.join()
     db.conn.set_progress_handler(None, 1)

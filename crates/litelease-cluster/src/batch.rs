@@ -64,7 +64,7 @@ impl Cluster {
     }
 
     fn renewing<'a>(&self, lease: &'a Lease, ttl: Duration) -> Result<Renewing<'a>> {
-        self.check_name(&lease.name)?;
+        self.check_name_to_hold(&lease.name)?;
         self.check_owner(&lease.owner)?;
         Ok(Renewing { name: &lease.name, who: Claimant::from(lease), ttl_ms: in_ms(ttl)? })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use litelease_hold::ProcessKeeper;
 
-use crate::engine::{Engine, EngineFacts, Result};
+use crate::engine::{Engine, EngineFacts, Loaded, Result};
 use crate::host::{Host, System};
 use crate::row_cache::RowCache;
 
@@ -36,6 +36,8 @@ pub struct Cluster {
     pub(crate) when: Option<i64>,
     /// How long the verbs of this handle try, if not as the options say.
     pub(crate) patience: Option<Duration>,
+    /// The names that belong to the service are for this handle, too.
+    pub(crate) is_of_service: bool,
 }
 
 pub(crate) struct Shared {
@@ -91,7 +93,19 @@ impl Cluster {
     ) -> Self {
         let (row_cache, keeper) = (Mutex::new(row_cache), ProcessKeeper::new());
         let shared = Arc::new(Shared { engine, host, options, keeper, row_cache });
-        Cluster { shared, when: None, patience: None }
+        Cluster { shared, when: None, patience: None, is_of_service: false }
+    }
+
+    /// Returns the same verbs, also for the names that belong to the service.
+    #[doc(hidden)]
+    pub fn of_service(&self) -> Cluster {
+        Cluster { is_of_service: true, ..self.clone() }
+    }
+
+    /// Reads all rows, once the floor is recorded in this incarnation of the engine.
+    #[doc(hidden)]
+    pub fn rows(&self) -> Result<Loaded> {
+        self.load_all(&mut self.patience())
     }
 
     /// Returns the same verbs at a given Unix time in milliseconds, for tests and simulations.
@@ -128,6 +142,12 @@ impl Cluster {
     /// Returns the engine.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.shared.engine
+    }
+
+    /// Returns the machine that the verbs run on.
+    #[doc(hidden)]
+    pub fn host(&self) -> &dyn Host {
+        &*self.shared.host
     }
 
     /// Returns a copy of what this handle remembers.

@@ -125,6 +125,23 @@ pub trait Engine: Send + Sync {
         self.commit_rows(name, token, rows)
     }
 
+    /// Stores a commit of the service: each of its parts for itself, and its rows with the first
+    /// part that is sent. Without parts, it stores nothing.
+    ///
+    /// Every part is one name. It is stored only if the row of that name is still the one that the
+    /// part was decided on, and it takes its rows of the service along. A part that has met a
+    /// conflict, or a row that another transaction has locked, keeps no other from being stored.
+    fn commit_parts(&self, commit: &Commit<'_>) -> Result<Committed> {
+        let _ = commit;
+        Err(Error::Refused("this engine stores no names for a service".into()))
+    }
+
+    /// Returns how many parts and rows one [`Commit`] may have together, if a part has at most this
+    /// many rows.
+    fn most_parts(&self, rows_each: usize) -> usize {
+        self.most_rows(false).saturating_sub(rows_each + 2).max(1)
+    }
+
     /// Returns how many rows one [`Change`] may have, with new tokens or with those they have.
     fn most_rows(&self, new_tokens: bool) -> usize;
 
@@ -284,6 +301,87 @@ pub enum Stored {
     Conflict,
 }
 
+/// A commit of the service: what it has decided about names, and rows of its own.
+#[derive(Clone, Debug)]
+pub struct Commit<'c> {
+    /// The name and token of the lease of the server that writes. Nothing is stored under an older
+    /// token.
+    pub writer: (&'c str, i64),
+    /// The version of the floor that was decided on.
+    pub floor_version: i64,
+    /// The incarnation that was decided on.
+    pub incarnation: i64,
+    /// The names, each once.
+    pub parts: &'c [Part],
+    /// Rows of the service that belong to no name.
+    pub rows: &'c [RowChange],
+}
+
+/// One name of a [`Commit`].
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The row that was decided on.
+    pub before: LoadedRow,
+    /// The new row, or `None` if the one before only has to be there still.
+    pub row: Option<StoredRow>,
+    /// The condition for the lease before, by the engine's own clock, if it has one.
+    pub condition: Condition,
+    /// Rows of the service that are stored with it.
+    pub rows: Vec<RowChange>,
+}
+
+impl Part {
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        &self.before.name
+    }
+
+    /// Returns the new row as it is stored at this time of the engine's own clock: its lease is as
+    /// long as it was decided.
+    pub fn row_at(&self, server_ms: i64) -> Option<StoredRow> {
+        let decided = self.row.as_ref()?;
+        let moved = |at_ms: i64| server_ms.saturating_add(at_ms.saturating_sub(decided.at_ms));
+        let mut row = StoredRow { at_ms: server_ms, ..decided.clone() };
+        if let Some(tenure) = &mut row.tenure {
+            tenure.until_ms = moved(tenure.until_ms);
+        }
+        if self.before.row.as_ref().is_none_or(|before| before.token != row.token) {
+            row.since_ms = moved(row.since_ms);
+        }
+        Some(row)
+    }
+
+    /// Checks whether waiters of the name may go on once this row is stored.
+    pub fn frees(&self, row: &StoredRow) -> bool {
+        let had = self.before.row.as_ref().filter(|before| before.tenure.is_some());
+        let is_handed_on =
+            |before: &StoredRow| before.token != row.token && self.condition != Condition::Ended;
+        had.is_some_and(|before| row.tenure.is_none() || is_handed_on(before))
+    }
+}
+
+/// A condition for the lease before, when a part is stored, by the engine's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// No clock is asked, and times are stored as they were decided.
+    None = 0,
+    /// The lease is live.
+    Live = 1,
+    /// The lease is over.
+    Ended = 2,
+}
+
+/// The outcome of a [`Commit`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// Another server writes, or the engine is another incarnation. Nothing was stored.
+    Replaced,
+    /// The floor has changed. Nothing was stored.
+    FloorChanged,
+    /// The rows are stored. What became of each part, in order.
+    Parts(Vec<Stored>),
+}
+
 /// A row of the service: its key, and its new value or none.
 pub type RowChange = (Vec<u8>, Option<Vec<u8>>);
 
@@ -301,6 +399,15 @@ impl Loaded {
     pub fn without_rows(&self) -> Loaded {
         let Loaded { floor, incarnation, server_ms, .. } = *self;
         Loaded { floor, incarnation, server_ms, rows: Vec::new() }
+    }
+
+    /// Returns the change of the floor that must be stored before `token` may be granted, or `None`
+    /// if the floor will do.
+    pub fn floor_for(&self, token: i64) -> Result<Option<Epoch>> {
+        match self.floor.epoch.is_enough_for(token) {
+            true => Ok(None),
+            false => Ok(self.floor.epoch.needed(token, crate::change::context(self))?),
+        }
     }
 
     /// Returns the row of a requested name.

@@ -49,6 +49,8 @@ pub use cluster::{Cluster, Options};
 pub use engine::{Engine, EngineFacts, EngineUrl, Error, Guard, GuardInfo, Result};
 pub use hold::{HoldError, HoldOptions};
 pub use host::{Host, System};
+#[doc(hidden)]
+pub use limits::is_of_service;
 pub use litelease_core::{
     BreakResult, ClaimResult, GrantRef, Lease, LeaseRow, Reason, ReleaseResult, RenewResult,
     Status, TransferResult,

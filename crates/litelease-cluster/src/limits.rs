@@ -15,11 +15,30 @@ impl Cluster {
         self.shared.engine.check_text("name", name)
     }
 
+    /// Checks a name that is to be granted, or whose grant is to be changed.
+    pub(crate) fn check_name_to_hold(&self, name: &str) -> Result<()> {
+        self.check_name(name)?;
+        match self.is_of_service || !is_of_service(name) {
+            true => Ok(()),
+            false => {
+                let reason = "belongs to the service: only its servers hold it (break works)";
+                Err(Error::InvalidName { what: "name", reason: reason.into() })
+            }
+        }
+    }
+
     /// Checks an owner text.
     pub(crate) fn check_owner(&self, owner: &str) -> Result<()> {
         check("owner", owner)?;
         self.shared.engine.check_text("owner", owner)
     }
+}
+
+/// Checks whether a name on an engine belongs to the service: a program that claimed `serve` would
+/// stop it.
+#[doc(hidden)]
+pub fn is_of_service(name: &str) -> bool {
+    name.strip_prefix("serve").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn check(what: &'static str, text: &str) -> Result<()> {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::engine::{
-    Change, Changes, Engine, EngineFacts, Listener, Loaded, LoadedRow, Result, RowChange, Stored,
-    StoredRow, TokenFloor,
+    Change, Changes, Commit, Committed, Condition, Engine, EngineFacts, Listener, Loaded,
+    LoadedRow, Part, Result, RowChange, Stored, StoredRow, TokenFloor,
 };
 
 /// Rows in memory. Clones share them, as clients of one engine do.
@@ -134,6 +134,55 @@ impl MemoryRows {
         (before - self.rows.len()) as u64
     }
 
+    /// Stores a commit of the service.
+    pub fn commit(&mut self, commit: &Commit<'_>) -> Committed {
+        let (writer, token) = commit.writer;
+        let is_newest = self.rows.get(writer).is_some_and(|(_, row)| row.token == token);
+        if !is_newest || self.incarnation != commit.incarnation {
+            return Committed::Replaced;
+        }
+        if self.floor.version != commit.floor_version {
+            return Committed::FloorChanged;
+        }
+        self.put_service(commit.rows);
+        Committed::Parts(commit.parts.iter().map(|part| self.store_part(part)).collect())
+    }
+
+    fn store_part(&mut self, part: &Part) -> Stored {
+        let before = &part.before;
+        let tenure = before.row.as_ref().and_then(|row| row.tenure.as_ref());
+        let is_live = tenure
+            .zip(self.server_ms)
+            .map(|(tenure, now_ms)| litelease_core::is_live(tenure.until_ms, now_ms));
+        let is_so = match part.condition {
+            Condition::None => true,
+            Condition::Live => is_live != Some(false),
+            Condition::Ended => is_live != Some(true),
+        };
+        if self.row(&before.name) != *before || !is_so {
+            return Stored::Conflict;
+        }
+        self.put_service(&part.rows);
+        let Some(row) = &part.row else { return Stored::Done { version: before.version } };
+        let clock = self.server_ms.filter(|_| part.condition != Condition::None);
+        let row = clock.and_then(|now_ms| part.row_at(now_ms)).unwrap_or_else(|| row.clone());
+        let rows = vec![(before.name.clone(), row)];
+        match (self.write(&Change { rows, ..Change::default() }), clock) {
+            (Stored::Done { version }, Some(server_ms)) => Stored::DoneAt { version, server_ms },
+            (stored, _) => stored,
+        }
+    }
+
+    fn put_service(&mut self, changes: &[RowChange]) {
+        for (key, value) in changes {
+            match value {
+                Some(value) => self.service.insert(key.clone(), value.clone()),
+                None => self.service.remove(key),
+            };
+        }
+        self.version += i64::from(!changes.is_empty());
+    }
+
     fn row(&self, name: &str) -> LoadedRow {
         let (version, row) = match self.rows.get(name) {
             Some((version, row)) => (*version, Some(row.clone())),
@@ -256,13 +305,7 @@ impl Engine for MemoryEngine {
             if rows.rows.get(name).is_none_or(|(_, row)| row.token != token) {
                 return Stored::Conflict;
             }
-            for (key, value) in changes {
-                match value {
-                    Some(value) => rows.service.insert(key.clone(), value.clone()),
-                    None => rows.service.remove(key),
-                };
-            }
-            rows.version += 1;
+            rows.put_service(changes);
             Stored::Done { version: rows.version }
         }))
     }
@@ -279,6 +322,14 @@ impl Engine for MemoryEngine {
             true => self.commit_rows(name, token, changes),
             false => Ok(Stored::Conflict),
         }
+    }
+
+    fn commit_parts(&self, commit: &Commit<'_>) -> Result<Committed> {
+        let written = commit.parts.iter().filter(|part| part.row.is_some());
+        let names: Vec<&str> = written.map(|part| part.before.name.as_str()).collect();
+        let mut committed = Committed::Replaced;
+        self.stored(|rows| committed = rows.commit(commit), &names);
+        Ok(committed)
     }
 
     fn most_rows(&self, _: bool) -> usize {

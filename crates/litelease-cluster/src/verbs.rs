@@ -312,7 +312,7 @@ impl Cluster {
         ttl: Duration,
         decide: &Grants<'_>,
     ) -> Result<Answered<ClaimResult>> {
-        self.check_name(name)?;
+        self.check_name_to_hold(name)?;
         self.check_owner(owner)?;
         let ttl_ms = in_ms(ttl)?;
         let decide =
@@ -327,7 +327,7 @@ impl Cluster {
         who: Claimant<'_>,
         ttl: Duration,
     ) -> Result<(RenewResult, Duration)> {
-        self.check_name(name)?;
+        self.check_name_to_hold(name)?;
         self.check_owner(who.owner)?;
         let ttl_ms = in_ms(ttl)?;
         let decide = renews(who, ttl_ms);
@@ -349,7 +349,7 @@ impl Cluster {
     }
 
     fn release_when(&self, name: &str, who: Claimant<'_>, attempt: i64) -> Result<ReleaseResult> {
-        self.check_name(name)?;
+        self.check_name_to_hold(name)?;
         self.check_owner(who.owner)?;
         let decide = |at_now: &RowAtNow, _| {
             let step = rule::release(at_now.row(), who, at_now.now_ms);
@@ -366,7 +366,7 @@ impl Cluster {
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        self.check_name(name)?;
+        self.check_name_to_hold(name)?;
         self.check_owner(who.owner)?;
         self.check_owner(new_owner)?;
         let ttl_ms = in_ms(ttl)?;

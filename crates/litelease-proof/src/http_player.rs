@@ -93,6 +93,7 @@ impl HttpPlayer {
         };
         let mut player = HttpPlayer::before(folder, false, |listener, address, stopped| {
             let replica = Replica::new(cluster, &address.to_string(), options).expect("an engine");
+            let replica = replica.on_one_clock();
             run_replica(listener, replica, stopped)
         });
         while player.client.ask("GET", "/readyz", &Value::Null, "").map_or(0, |it| it.status) != 200

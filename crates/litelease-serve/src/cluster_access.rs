@@ -41,7 +41,7 @@ pub struct ClusterAccess {
 impl ClusterAccess {
     /// Returns the access keys on an engine.
     pub fn new(cluster: Cluster) -> Self {
-        ClusterAccess { cluster }
+        ClusterAccess { cluster: cluster.of_service() }
     }
 
     /// Returns all keys, in the order of their names.

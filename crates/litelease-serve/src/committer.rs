@@ -47,6 +47,7 @@ pub(crate) mod slots;
 mod undelivered;
 mod wait_lists;
 
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,17 +57,19 @@ use tokio::sync::broadcast;
 pub(crate) use self::batch::{Done, Served, duration};
 pub(crate) use self::reader::{NameState, Reader};
 
-use self::batch::Batch;
+use self::batch::{Batch, Decided};
 use self::inbox::{Inbox, MAX_READ_TIME};
 use self::requests::Requests;
-use self::served_file::{CHANGE_POLL_INTERVAL, ServedFile};
+use self::served_file::{CHANGE_POLL_INTERVAL, Committed, ServedFile};
 use self::undelivered::Undelivered;
 use self::wait_lists::WaitLists;
+use crate::access::Which;
 use crate::answer::{Answer, PoolAnswer, PoolSnapshot, QueueAnswer, UndeliveredGrant};
 use crate::failure::Failure;
 use crate::high_water::HighWater;
 use crate::job::{
-    Answered, Answers, Id, Job, JobError, Read, Receiver, RecvTimeoutError, SendAnswer, receive,
+    Answered, Answers, Asker, Id, Job, JobError, Read, Receiver, RecvTimeoutError, SendAnswer,
+    receive,
 };
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
@@ -78,6 +81,11 @@ use crate::shares::{Pot, Thing};
 /// How often to check the lock of the server while no client waits or watches.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// How long a name may be changed or locked by others each time before its clients are told that
+/// nothing was done, and the pause between two tries once that has lasted for so long.
+const MAX_CONTENTION: Duration = Duration::from_secs(5);
+const CONTENTION_PAUSE: Duration = Duration::from_millis(20);
+
 /// The pool or name that has changed, or `None` if anything may have, access keys as well.
 pub(crate) type Changed = Option<Id>;
 
@@ -86,6 +94,10 @@ pub(crate) struct Committer {
     inbox: Inbox,
     waiting: WaitLists,
     requests: Requests,
+    /// Names whose row on the engine was locked or another one, since when and when last, and the
+    /// jobs that are to be decided on again after a pause.
+    contended: HashMap<String, (Instant, Instant)>,
+    later: Vec<(Instant, Job)>,
     undelivered: Undelivered,
     /// Takes the answers of a commit to their requests. `None` after a stop: then the committer
     /// delivers them itself.
@@ -135,6 +147,8 @@ impl Committer {
             inbox: Inbox::new(options.max_batch),
             waiting: WaitLists::new(Pot::new(Thing::Waiters, options)),
             requests: Requests::default(),
+            contended: HashMap::new(),
+            later: Vec::new(),
             undelivered: Undelivered::default(),
             answers: Some(answers),
             changes,
@@ -170,6 +184,8 @@ impl Committer {
             self.waiting.make_all_due();
             self.announce(None);
         }
+        self.poll_names();
+        self.take_later();
         self.commit(jobs);
         self.answer_inspections();
         self.answer_reads();
@@ -189,7 +205,9 @@ impl Committer {
             false => IDLE,
         };
         let requests = self.requests.due_in(self.clock);
-        let others = [self.file.high_water_due_in(), self.undelivered.due_in(), requests];
+        let later = self.later.iter().map(|(due, _)| due.saturating_duration_since(Instant::now()));
+        let others =
+            [self.file.high_water_due_in(), self.undelivered.due_in(), requests, later.min()];
         others.into_iter().flatten().fold(patience, Duration::min)
     }
 
@@ -207,8 +225,12 @@ impl Committer {
                 self.inbox.inspections.push_back((id, with_slots, reply));
             }
             // Others wait for a short one.
-            Job::Read { read, is_first: true } => self.inbox.reads.push_front(read),
-            Job::Read { read, is_first: false } => self.inbox.reads.push_back(read),
+            Job::Read { read, is_first: true, reported } => {
+                self.inbox.reads.push_front((read, reported));
+            }
+            Job::Read { read, is_first: false, reported } => {
+                self.inbox.reads.push_back((read, reported));
+            }
             Job::Ready(reply) => self.inbox.readies.push(reply),
             Job::Leave { id, sequence } => {
                 if self.waiting.leave(&id, sequence) {
@@ -240,14 +262,114 @@ impl Committer {
         let begun = self.file.begin();
         let done = begun.and_then(|()| Ok(self.fill(&mut batch, jobs, &grants, &due)?));
         let count = *done.as_ref().unwrap_or(&0);
-        match self.file.end(done.map(|_| ())) {
-            Ok(took) => {
+        let names = if self.file.is_on_engine() { batch.names() } else { BTreeSet::new() };
+        match self.file.end(done.map(|_| ()), &names) {
+            Ok(Committed { took, refused }) => {
                 self.metrics.committed(count, started.elapsed());
                 self.inbox.committed(count, took);
                 self.undelivered.resume();
+                let is_done = |name: &&Arc<str>| !refused.contains(&***name);
+                names.iter().filter(is_done).for_each(|name| _ = self.contended.remove(&**name));
+                self.decide_again(&mut batch, grants, &refused);
                 self.send(batch);
+                self.wake(&refused);
             }
             Err(error) => self.fail(batch, grants, &error),
+        }
+    }
+
+    /// Takes out of a commit what was decided on rows that others have changed or locked, to be
+    /// decided on again.
+    fn decide_again(
+        &mut self,
+        batch: &mut Batch,
+        grants: Vec<UndeliveredGrant>,
+        refused: &BTreeSet<String>,
+    ) {
+        if refused.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        // An old entry is of a name that no job has asked for since.
+        self.contended.retain(|_, (_, last)| now.duration_since(*last) < MAX_CONTENTION);
+        for name in refused {
+            self.contended.entry(name.clone()).or_insert((now, now)).1 = now;
+        }
+        let is_refused = |grant: &UndeliveredGrant| match grant {
+            UndeliveredGrant::Name(lease) | UndeliveredGrant::Fetched(lease) => {
+                refused.contains(&lease.name)
+            }
+            _ => false,
+        };
+        self.undelivered.extend(grants.into_iter().filter(is_refused));
+        let mut at_once = Vec::new();
+        for decided in std::mem::take(&mut batch.answers) {
+            let name = decided.name().filter(|name| refused.contains(&***name));
+            let Some((since, _)) = name.and_then(|name| self.contended.get(&**name)) else {
+                batch.answers.push(decided);
+                continue;
+            };
+            let contended_for = now.saturating_duration_since(*since);
+            let Decided { id, asker, .. } = decided;
+            let job = match asker {
+                _ if contended_for > MAX_CONTENTION => Err(asker),
+                Asker::Grant(job) if job.wait.is_some() && !job.keep_waiting() => {
+                    batch.answer_grant(*job, Ok(Answer::NoneFree));
+                    continue;
+                }
+                Asker::Grant(job) if job.share.is_some() => {
+                    self.waiting.join(*job);
+                    continue;
+                }
+                Asker::Grant(job) => Ok(Job::Grant(*job)),
+                Asker::Work(work) => Ok(Job::Work(work)),
+                asker @ Asker::Reply(_) => Err(asker),
+            };
+            match job {
+                Ok(job) if contended_for < CONTENTION_PAUSE => at_once.push(job),
+                Ok(job) => self.later.push((now + CONTENTION_PAUSE, job)),
+                Err(asker) => batch.answer(id, asker, Err(JobError::Engine)),
+            }
+        }
+        self.inbox.push_again(at_once);
+    }
+
+    /// Takes in jobs whose pause is over.
+    fn take_later(&mut self) {
+        if self.later.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let due = self.later.extract_if(.., |(due, _)| *due <= now).map(|(_, job)| job);
+        self.inbox.push_again(due.collect());
+    }
+
+    /// Serves the waiters of names again that others have changed or locked.
+    fn wake(&mut self, names: &BTreeSet<String>) {
+        let pause_ms = i64::try_from(CONTENTION_PAUSE.as_millis()).unwrap_or(0);
+        let at_ms = (self.clock)().saturating_add(pause_ms);
+        for name in names {
+            self.waiting.make_due(&Id::Name(name.as_str().into()), at_ms);
+        }
+    }
+
+    /// Serves the waiters of names that others have changed, and tells who watches.
+    fn poll_names(&mut self) {
+        if !self.file.is_on_engine() || !self.file.is_poll_due() {
+            return;
+        }
+        let (waiting, is_watched) = (&self.waiting, self.changes.receiver_count() > 0);
+        let is_awaited = |name: &str| waiting.has(&Id::Name(name.into()));
+        let changed = self.file.poll_names(is_awaited, || waiting.names(), is_watched);
+        self.noticed(changed);
+    }
+
+    fn noticed(&mut self, changed: Vec<String>) {
+        let now_ms = (self.clock)();
+        for name in changed {
+            let id = Id::Name(name.into());
+            self.waiting.make_due(&id, now_ms);
+            self.announce(Some(id));
         }
     }
 
@@ -328,8 +450,10 @@ impl Committer {
     /// Sends the answers of a commit.
     fn send(&mut self, mut batch: Batch) {
         let (mut newest, now_ms) = (0, (self.clock)());
-        let last_name = names::last_grant(&batch.answers, &self.file.db);
-        for Answered { id, answer, .. } in &mut batch.answers {
+        let answers = std::mem::take(&mut batch.answers).into_iter().map(Decided::answered);
+        let mut answers: Vec<Answered> = answers.collect();
+        let last_name = names::last_grant(&answers, &self.file.db);
+        for Answered { id, answer, .. } in &mut answers {
             let Ok(granted) = &*answer else { continue };
             if let Answer::Pool(PoolAnswer::Lent { borrowed, .. }) = granted {
                 newest = newest.max(borrowed.slot.token);
@@ -349,7 +473,7 @@ impl Committer {
         }
         batch.unfinished.into_iter().for_each(|job| self.inbox.push(job));
         self.file.raise_high_water(newest, last_name);
-        self.hand_over(batch.answers);
+        self.hand_over(answers);
         batch.changed.sort_unstable();
         batch.changed.dedup();
         for id in batch.changed {
@@ -376,11 +500,13 @@ impl Committer {
         }
         self.undelivered.extend(grants);
         self.waiting.retry_all((self.clock)());
-        for Answered { id, answer, .. } in &mut batch.answers {
-            let failed = std::mem::replace(answer, Err(failure));
-            self.undelivered.extend(failed.ok().and_then(|answer| answer.undelivered(id)));
-        }
-        self.hand_over(batch.answers);
+        let answers = batch.answers.into_iter().map(|decided| {
+            let Answered { id, reply, answer } = decided.answered();
+            self.undelivered.extend(answer.ok().and_then(|answer| answer.undelivered(&id)));
+            Answered { id, reply, answer: Err(failure) }
+        });
+        let answers = answers.collect();
+        self.hand_over(answers);
         self.undelivered.pause();
     }
 
@@ -438,14 +564,20 @@ impl Committer {
         }
         self.file.refresh_keys();
         if self.file.check_mirror().is_err() {
-            for read in std::mem::take(&mut self.inbox.reads) {
+            for (read, _) in std::mem::take(&mut self.inbox.reads) {
                 read(Err(self.file.failure()))();
             }
             return;
         }
+        if self.file.is_on_engine() && !self.refresh_reported() {
+            let reads = std::mem::take(&mut self.inbox.reads).into_iter();
+            let (failed, others) = reads.partition::<VecDeque<_>, _>(|(_, it)| it.is_some());
+            self.inbox.reads = others;
+            failed.into_iter().for_each(|(read, _)| read(Err(self.file.failure()))());
+        }
         let started = Instant::now();
         while started.elapsed() < MAX_READ_TIME
-            && let Some(read) = self.inbox.reads.pop_front()
+            && let Some((read, _)) = self.inbox.reads.pop_front()
         {
             let send = self.read(read);
             // Another process may have removed a key in the commit that was just read. Counted
@@ -453,6 +585,31 @@ impl Committer {
             self.file.refresh_keys();
             send();
         }
+    }
+
+    /// Reads the names from the engine that are about to be reported. Returns whether it could.
+    fn refresh_reported(&mut self) -> bool {
+        let (now_ms, keys) = ((self.clock)(), self.file.served().keys);
+        let (mut names, mut are_all) = (BTreeSet::new(), false);
+        for reported in self.inbox.reads.iter().filter_map(|(_, reported)| reported.as_ref()) {
+            match (&reported.names, reported.caller) {
+                // It is refused, and must not make us ask the engine.
+                (_, Some(caller)) if keys.check_key(caller, now_ms).is_err() => {}
+                (Which::One(name), _) => _ = names.insert(Arc::clone(name)),
+                (Which::Under(_), _) => are_all = true,
+            }
+        }
+        if names.is_empty() && !are_all {
+            return true;
+        }
+        match self.file.refresh_names(&names, are_all) {
+            Ok(changed) => self.noticed(changed),
+            Err(error) => {
+                tracing::warn!(error = %error, "names cannot be read from the engine");
+                return false;
+            }
+        }
+        true
     }
 
     /// Runs a read. Returns the function that sends the answer.

@@ -310,7 +310,8 @@ impl Subject {
             }
             Subject::Names(names) => names.clone(),
         };
-        let leases = app.read(false, move |reader| {
+        let reported = crate::job::Reported { caller: None, names: names.clone() };
+        let leases = app.read(false, Some(reported), move |reader| {
             Ok(match names {
                 Which::One(name) => reader.name(&name)?.current.into_iter().collect(),
                 Which::Under(prefix) => {

@@ -300,7 +300,7 @@ impl App {
         read: impl FnOnce(&Litelease, i64) -> Result<T, Error> + Send + 'static,
     ) -> Result<Response, HttpError> {
         let Some(file) = self.file.clone() else {
-            let seen = self.read(false, move |reader| reader.read(read)).await?;
+            let seen = self.read(false, None, move |reader| reader.read(read)).await?;
             return Ok(Response::json(200, &seen));
         };
         let _turn = self.counting.lock().await;
@@ -321,7 +321,7 @@ impl App {
         let Some(action) = request.call() else { return Ok(LONGEST) };
         let (caller, longest) = (action.caller, action.handler.call.longest_body);
         if longest > LONGEST && !self.options.open {
-            self.read(true, move |reader| reader.check_key(caller)).await?;
+            self.read(true, None, move |reader| reader.check_key(caller)).await?;
         }
         Ok(longest)
     }
@@ -369,7 +369,7 @@ impl App {
         scope: Scope,
         names: Which,
     ) -> Result<(), JobError> {
-        self.read(true, move |reader| reader.check(caller, scope, &names)).await
+        self.read(true, None, move |reader| reader.check(caller, scope, &names)).await
     }
 
     /// Returns the current public keys of credentials.
@@ -426,11 +426,12 @@ impl App {
         answer.await.unwrap_or(Err(JobError::Stopping))
     }
 
-    /// Sends a read to the committer, which runs it between two commits. Those with `is_first` come
-    /// first.
+    /// Sends a read to the committer, which runs it between two commits, and reports these names.
+    /// Those with `is_first` come first.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         is_first: bool,
+        reported: Option<crate::job::Reported>,
         work: impl FnOnce(&Reader<'_>) -> Result<T, JobError> + Send + 'static,
     ) -> Result<T, JobError> {
         let (reply, answer) = oneshot::channel();
@@ -439,7 +440,7 @@ impl App {
             // The client may be gone.
             Box::new(move || _ = reply.send(done)) as Box<dyn FnOnce()>
         });
-        self.jobs.send(Job::Read { read, is_first }).map_err(|_| JobError::Stopping)?;
+        self.jobs.send(Job::Read { read, is_first, reported }).map_err(|_| JobError::Stopping)?;
         answer.await.unwrap_or(Err(JobError::Stopping))
     }
 

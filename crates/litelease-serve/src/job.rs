@@ -16,7 +16,7 @@ use litelease_store::ManyItems;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use crate::access::Caller;
+use crate::access::{Caller, Which};
 use crate::answer::{Answer, UndeliveredGrant};
 use crate::committer::{Done, Reader, Served};
 use crate::shares::{Exceeded, Share};
@@ -60,6 +60,39 @@ pub(crate) struct Answered {
     pub(crate) answer: Result<Answer, JobError>,
 }
 
+/// A request that was decided on, and is answered once that is stored. One about a name can be
+/// decided on again.
+pub(crate) enum Asker {
+    Reply(Reply),
+    Grant(Box<GrantJob>),
+    Work(Box<Work>),
+}
+
+impl Asker {
+    pub(crate) fn into_reply(self) -> Reply {
+        match self {
+            Asker::Reply(reply) => reply,
+            Asker::Grant(job) => job.reply,
+            Asker::Work(work) => work.reply,
+        }
+    }
+}
+
+impl From<GrantJob> for Asker {
+    fn from(job: GrantJob) -> Self {
+        match job.wanted {
+            Wanted::Name(_) => Asker::Grant(Box::new(job)),
+            _ => Asker::Reply(job.reply),
+        }
+    }
+}
+
+impl From<Reply> for Asker {
+    fn from(reply: Reply) -> Self {
+        Asker::Reply(reply)
+    }
+}
+
 /// One thing for the committer to do.
 pub(crate) enum Job {
     Grant(GrantJob),
@@ -78,6 +111,8 @@ pub(crate) enum Job {
         read: Read,
         /// True for a short read that another job waits for.
         is_first: bool,
+        /// The names that it reports.
+        reported: Option<Reported>,
     },
     /// Asks whether the file can be written.
     Ready(oneshot::Sender<Result<(), JobError>>),
@@ -90,6 +125,12 @@ pub(crate) enum Job {
     GiveBack(UndeliveredGrant),
     /// Answer all waiters, and grant nothing from now on.
     Stop,
+}
+
+/// The names that a request reports, and its client, unless that is known to be allowed to.
+pub(crate) struct Reported {
+    pub(crate) caller: Option<Caller>,
+    pub(crate) names: Which,
 }
 
 /// Work for the next commit.
@@ -107,8 +148,10 @@ pub(crate) enum Task {
     Pool(Id, OnId),
     /// A change of a slot, by its holder.
     Slot(Id, OnId),
-    /// A change of a name or a queue.
-    Name(Id, OnId),
+    /// A change of a queue.
+    Queue(Id, OnId),
+    /// A change of a name.
+    Name(Id, OnName),
     /// A change by the holder of the grant that has this secret.
     Grant(String, OnGrant),
     /// A change by the worker that has an item of this queue, or of that of its receipt.
@@ -118,8 +161,11 @@ pub(crate) enum Task {
 /// Changes a pool, a name or a queue.
 pub(crate) type OnId = Box<dyn FnOnce(&Served<'_>, &str, i64) -> Done + Send>;
 
-/// Changes a grant.
-pub(crate) type OnGrant = Box<dyn FnOnce(&Served<'_>, &litelease::Grant, i64) -> Done + Send>;
+/// Changes a name. It is run again if the name was another one on the engine.
+pub(crate) type OnName = Box<dyn Fn(&Served<'_>, &str, i64) -> Done + Send>;
+
+/// Changes a grant, like [`OnName`].
+pub(crate) type OnGrant = Box<dyn Fn(&Served<'_>, &litelease::Grant, i64) -> Done + Send>;
 
 /// Reads, or takes the reason why that fails. Returns the function that sends the answer.
 pub(crate) type Read = Box<dyn FnOnce(Result<&Reader<'_>, JobError>) -> SendAnswer + Send>;
@@ -162,7 +208,8 @@ impl Task {
     /// Returns the subject of the task, if it is known before the task is done.
     fn id(&self) -> Id {
         match self {
-            Task::Pool(id, _) | Task::Slot(id, _) | Task::Name(id, _) => id.clone(),
+            Task::Pool(id, _) | Task::Slot(id, _) | Task::Queue(id, _) => id.clone(),
+            Task::Name(id, _) => id.clone(),
             Task::Grant(..) | Task::Receipt { .. } => no_id(),
         }
     }
@@ -318,6 +365,8 @@ pub(crate) enum JobError {
     TooLong,
     /// No larger token exists.
     Exhausted,
+    /// The name belongs to the service.
+    OfService,
     /// The row of this name, or the table of served grants, is damaged.
     Damaged,
     Database,

@@ -5,36 +5,59 @@
 //! the newest. Then it commits in memory. After any error the database in memory is dropped and
 //! loaded again. So every answer is about stored rows, which a server that takes over loads.
 //!
+//! Pools, queues and keys are rows of the service alone. Names are the rows that programs claim
+//! beside it, and the memory has copies of them: a name is stored only if its row is still the one
+//! that was decided on. What was decided on an older one is decided again.
+//!
 //! Times are stored as service time, which does not advance while no server writes. A server that
 //! takes over shifts it to its own clock: the time that a lease had left at the last commit begins
 //! anew, and the clocks of two machines are never compared.
 
 pub(crate) mod encoding;
+mod hints;
 mod journal;
+mod names;
+mod parts;
 mod table;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use litelease::rusqlite::Connection;
 use litelease::{Error, Litelease};
-use litelease_cluster::engine::Engine;
+use litelease_cluster::Cluster;
+use litelease_cluster::engine::{Changes, Engine, Listener, Loaded};
 use litelease_store::AccessRow;
 
 use self::encoding::{ACCESS, META, Meta, SCHEMA};
+use self::hints::Hints;
 use self::journal::Destination;
-use self::table::Table;
+use self::names::{Names, Now};
+use self::parts::{Refused, Wanted};
+use self::table::{ChangedRow, Table};
 use crate::failure::Failure;
-use crate::replica::WRITER_LEASE;
 use crate::replica::writer_lease::{AccessRows, WriterLease};
+
+/// The share of the time that reading all names may take is one by so many.
+const LISTING_SHARE: u32 = 20;
 
 /// A row of the engine: its key, and its new value or none.
 pub(crate) type RowChange = (Vec<u8>, Option<Vec<u8>>);
 
 /// The rows of a service on an engine, as one writer sees them.
 pub(crate) struct Mirror {
+    cluster: Cluster,
     engine: Arc<dyn Engine>,
+    names: Names,
+    /// The names of the last commit that met a conflict.
+    refused: Vec<Refused>,
+    /// The changes by others that the engine has told of.
+    hints: Arc<Hints>,
+    /// When all names were read last, on the clock that is never set.
+    listed: Duration,
+    listing_took: Duration,
     lease: Arc<WriterLease>,
     clock: fn() -> i64,
     /// The clock of this machine less the service time. Set by the first load.
@@ -61,13 +84,25 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
+    /// With `is_one_clock`, the engine's times are those of `clock`: tests set both.
     pub(crate) fn new(
-        engine: Arc<dyn Engine>,
+        cluster: Cluster,
         lease: Arc<WriterLease>,
         clock: fn() -> i64,
+        is_one_clock: bool,
     ) -> Self {
+        let engine = Arc::clone(cluster.engine());
+        let hints = Arc::<Hints>::default();
+        let listener: Arc<dyn Listener> = hints.clone();
+        engine.listen(Changes::Rows, Arc::downgrade(&listener));
         Mirror {
+            cluster,
             engine,
+            names: Names::new(is_one_clock),
+            refused: Vec::new(),
+            hints,
+            listed: Duration::ZERO,
+            listing_took: Duration::ZERO,
             lease,
             clock,
             offset_ms: None,
@@ -139,8 +174,7 @@ impl Mirror {
             self.lease.fence()?;
             self.needs_fence = false;
         }
-        let loaded = self.engine.load(&[WRITER_LEASE])?;
-        let floor = loaded.floor.epoch.floor;
+        let loaded = self.cluster.rows()?;
         self.boot = loaded.incarnation;
         let stored = self.engine.load_rows(b"")?;
         let mut rows: BTreeMap<Vec<u8>, Vec<u8>> = stored.into_iter().collect();
@@ -174,11 +208,9 @@ impl Mirror {
         let db = Litelease::from_connection(connection);
         db.bootstrap()?;
         self.set_access(access_rows(&rows))?;
-        // Tokens go on above what the engine may have lost, such as by a failover.
-        match db.raise(floor) {
-            Ok(()) | Err(Error::FloorTooLow { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+        // Whatever was seen before, a server that takes over counts anew.
+        self.names = self.names.emptied();
+        self.take_in(&db, loaded, true)?;
         self.at_ms = at_ms;
         self.offset_ms = Some(offset_ms);
         self.schema_version = None;
@@ -214,30 +246,143 @@ impl Mirror {
         (&self.access, self.access_version)
     }
 
-    /// Stores what the open transaction has changed. The caller commits it in memory afterwards,
-    /// and calls [`distrust`](Mirror::distrust) if anything fails.
-    pub(crate) fn commit(&mut self, db: &Litelease) -> Result<(), Failure> {
+    /// Stores what the open transaction has changed, and checks that the rows of the names in
+    /// `answered` are still those that were decided on. The caller commits it in memory afterwards,
+    /// calls [`settle`](Mirror::settle) for the names that others have changed, and
+    /// [`distrust`](Mirror::distrust) if anything fails.
+    pub(crate) fn commit(
+        &mut self,
+        db: &Litelease,
+        answered: &BTreeSet<Arc<str>>,
+    ) -> Result<(), Failure> {
         // A batch writes its counts last.
         db.with_store(|store| store.store_counts())?;
         self.check()?;
         let connection = db.conn();
         let mut rows = self.changed_schema(connection)?;
-        rows.extend(self.changed_rows(connection)?);
-        if rows.is_empty() {
+        let mut wanted = Wanted::from_names(answered);
+        self.changed_rows(connection, &mut rows, &mut wanted)?;
+        if rows.is_empty() && wanted.is_empty() {
             return Ok(());
         }
         let now_ms = (self.clock)().saturating_sub(self.offset_ms.unwrap_or(0));
         let at_ms = self.at_ms.max(now_ms);
-        rows.push((META.to_vec(), Some(Meta { at_ms }.write())));
-        // A row that is written now is wanted again.
-        let written: BTreeSet<&[u8]> = rows.iter().map(|(key, _)| key.as_slice()).collect();
-        self.unwanted.retain(|(key, _)| !written.contains(key.as_slice()));
-        rows.append(&mut self.unwanted);
-        let stored = journal::store(self.destination(), &rows);
+        if !rows.is_empty() || wanted.has_rows() || !self.unwanted.is_empty() {
+            rows.push((META.to_vec(), Some(Meta { at_ms }.write())));
+            // A row that is written now is wanted again.
+            let written: BTreeSet<&[u8]> = rows.iter().map(|(key, _)| key.as_slice()).collect();
+            self.unwanted.retain(|(key, _)| !written.contains(key.as_slice()));
+            rows.append(&mut self.unwanted);
+        }
+        let stored = self.store(wanted, &rows);
         self.needs_fence = stored.is_err();
-        stored?;
+        self.refused = stored?;
         self.at_ms = at_ms;
         Ok(())
+    }
+
+    /// Makes the memory what the engine has, where the last commit met a conflict. Returns the
+    /// names, which are to be decided on again.
+    pub(crate) fn settle(&mut self, db: &Litelease) -> Vec<Refused> {
+        let refused = std::mem::take(&mut self.refused);
+        if refused.is_empty() {
+            return refused;
+        }
+        if let Err(error) = self.read_again(db, &refused) {
+            tracing::warn!(error = %error, "names that others have changed cannot be read");
+            self.distrust();
+        }
+        refused
+    }
+
+    fn read_again(&mut self, db: &Litelease, refused: &[Refused]) -> Result<(), Failure> {
+        for one in refused {
+            for (table, number) in &one.rows {
+                let key = encoding::row_key(table, *number);
+                let found = self.engine.load_rows(&key)?;
+                let found = found.into_iter().find(|(other, _)| *other == key);
+                let (table, offset_ms) = (self.tables.get(table), self.offset_ms.unwrap_or(0));
+                if let Some(table) = table {
+                    let stored = found.as_ref().map(|(_, value)| value.as_slice());
+                    table.put_back(db.conn(), *number, stored, offset_ms)?;
+                    watch::forget(table.name(), Some(*number));
+                }
+            }
+        }
+        let names: Vec<&str> = refused.iter().map(|one| one.name.as_str()).collect();
+        self.refresh(db, &names).map(drop)?;
+        // What was decided in vain is in memory, also where the row is the same.
+        self.names.copy(db.conn(), names.into_iter())?;
+        watch::forget(names::TABLE, None);
+        Ok(())
+    }
+
+    /// Reads names again. Returns those that have changed.
+    pub(crate) fn refresh(
+        &mut self,
+        db: &Litelease,
+        names: &[&str],
+    ) -> Result<Vec<String>, Failure> {
+        let loaded = self.engine.load(names)?;
+        self.take_in(db, loaded, false)
+    }
+
+    /// Reads all names again, unless that was done within `age`, or so lately that it would take
+    /// too much of the time. Returns those that have changed.
+    pub(crate) fn refresh_all(
+        &mut self,
+        db: &Litelease,
+        age: Duration,
+    ) -> Result<Vec<String>, Failure> {
+        let begun = self.now().monotonic;
+        if begun.saturating_sub(self.listed) < age.max(self.listing_took * LISTING_SHARE) {
+            return Ok(Vec::new());
+        }
+        let loaded = self.engine.list()?;
+        let changed = self.take_in(db, loaded, true);
+        self.listing_took = self.listed.saturating_sub(begun);
+        changed
+    }
+
+    /// Returns the names that others may have changed since the last call, or `None` if any may.
+    pub(crate) fn hinted(&self) -> Option<BTreeSet<String>> {
+        self.hints.take()
+    }
+
+    /// Checks whether the engine tells of every change.
+    pub(crate) fn hears_all(&self) -> bool {
+        !self.names.has_clock()
+    }
+
+    fn take_in(
+        &mut self,
+        db: &Litelease,
+        loaded: Loaded,
+        are_all: bool,
+    ) -> Result<Vec<String>, Failure> {
+        let now = self.now();
+        if are_all {
+            self.listed = now.monotonic;
+        }
+        if loaded.incarnation != self.boot {
+            let text = "the engine may have lost commits: it must be loaded again";
+            return Err(Failure::NotWriter(text.into()));
+        }
+        let floor = loaded.floor.epoch.floor;
+        let changed = self.names.take_in(loaded, now, are_all);
+        if !changed.is_empty() {
+            self.names.copy(db.conn(), changed.iter().map(String::as_str))?;
+        }
+        watch::forget(names::TABLE, None);
+        // There is one floor: that of the engine.
+        match db.raise(floor) {
+            Ok(()) | Err(Error::FloorTooLow { .. }) => Ok(changed),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { at_ms: (self.clock)(), monotonic: self.cluster.host().monotonic() }
     }
 
     fn destination(&self) -> Destination<'_> {
@@ -263,15 +408,31 @@ impl Mirror {
         Ok(rows)
     }
 
-    fn changed_rows(&self, connection: &Connection) -> Result<Vec<RowChange>, Failure> {
+    /// Reads what the open transaction has changed: names and what belongs to them, and other rows.
+    fn changed_rows(
+        &self,
+        connection: &Connection,
+        rows: &mut Vec<RowChange>,
+        wanted: &mut Wanted,
+    ) -> Result<(), Failure> {
         let offset_ms = self.offset_ms.unwrap_or(0);
-        let mut rows = Vec::new();
         for (name, numbers) in watch::take() {
-            if let Some(table) = self.tables.get(&name) {
-                table.read(connection, &numbers, offset_ms, &mut rows)?;
+            if name == names::TABLE {
+                names::read(connection, &numbers)?
+                    .into_iter()
+                    .for_each(|copied| wanted.write(copied));
+            } else if let Some(table) = self.tables.get(&name) {
+                let mut changed = Vec::new();
+                table.read(connection, &numbers, offset_ms, &mut changed)?;
+                for ChangedRow { number, name: of, change } in changed {
+                    match of {
+                        Some(of) => wanted.add(of, (name.clone(), number), change),
+                        None => rows.push(change),
+                    }
+                }
             }
         }
-        Ok(rows)
+        Ok(())
     }
 }
 
@@ -280,6 +441,9 @@ fn access_rows(rows: &BTreeMap<Vec<u8>, Vec<u8>>) -> AccessRows {
     let keys = rows.range(ACCESS.to_vec()..).take_while(|(key, _)| encoding::is_access(key));
     keys.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
+
+#[cfg(test)]
+pub(crate) use names::plant_counting_on;
 
 #[cfg(test)]
 mod tests;

@@ -60,6 +60,7 @@ pub struct Replica {
     advertise: String,
     options: Options,
     ttl: Duration,
+    is_one_clock: bool,
 }
 
 impl Replica {
@@ -68,7 +69,15 @@ impl Replica {
     /// Creates the engine's tables, or what else it needs before the first row.
     pub fn new(cluster: Cluster, advertise: &str, options: Options) -> Result<Self, OpenError> {
         cluster.bootstrap().map_err(OpenError::Cluster)?;
-        Ok(Replica { cluster, advertise: advertise.into(), options, ttl: TTL })
+        let cluster = cluster.of_service();
+        let advertise = advertise.into();
+        Ok(Replica { cluster, advertise, options, ttl: TTL, is_one_clock: false })
+    }
+
+    /// Takes the times of the engine for those of the clock in the options, in tests that set both.
+    #[doc(hidden)]
+    pub fn on_one_clock(self) -> Self {
+        Replica { is_one_clock: true, ..self }
     }
 
     /// Sets how long the writer's lease is: 5 s. After a crash of the writer, no request is
@@ -131,16 +140,15 @@ pub async fn run_replica(
     replica: Replica,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let Replica { cluster, advertise, options, ttl } = replica;
-    let (engine, metrics) = (Arc::clone(cluster.engine()), Arc::<Metrics>::default());
+    let Replica { cluster, advertise, options, ttl, is_one_clock } = replica;
+    let (on_engine, metrics) = (cluster.clone(), Arc::<Metrics>::default());
     let (roles, mut role) = watch::channel(Role::Waiting);
-    let stop = Arc::new(Signal::default());
+    let stop = Arc::<Signal>::default();
     let owner = format!("{advertise} {} {:x}", std::process::id(), System.random_id());
     let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop: Arc::clone(&stop) };
     let candidate = thread::Builder::new().name("candidate".into()).spawn(|| candidate.work())?;
     tokio::pin!(shutdown);
-    let mut is_over = false;
-    let mut served = Ok(());
+    let (mut is_over, mut served) = (false, Ok(()));
     while !is_over && served.is_ok() {
         let now = role.borrow_and_update().clone().if_trusted();
         let changed = async {
@@ -155,9 +163,10 @@ pub async fn run_replica(
         let front = Front { metrics: Arc::clone(&metrics), ..Front::new(options.clone()) };
         served = match &now {
             Role::Writing(held) => {
-                let mirror = Mirror::new(Arc::clone(&engine), held.clone(), options.clock);
-                let (front, options) =
-                    (Front { forwarding: Forwarding::Writer, ..front }, options.clone());
+                let (engine, held) = (on_engine.clone(), held.clone());
+                let mirror = Mirror::new(engine, held, options.clock, is_one_clock);
+                let front = Front { forwarding: Forwarding::Writer, ..front };
+                let options = options.clone();
                 run_before(&listener, front, changed, move |todo, answers, changes, metrics| {
                     match Committer::mirrored(mirror, &options, answers, changes, metrics) {
                         Ok(committer) => committer.work(&todo),
@@ -474,7 +483,8 @@ mod tests {
 
     #[test]
     fn a_server_with_the_address_of_another_one_says_so_once() {
-        let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_secs(1));
+        let (cluster, ttl) =
+            (Cluster::on(MemoryEngine::new()).of_service(), Duration::from_secs(1));
         let (roles, _) = watch::channel(Role::Waiting);
         let (owner, advertise, stop) = ("a:1 7 x".into(), "a:1".into(), Arc::default());
         let me = Candidate { cluster: cluster.clone(), owner, advertise, ttl, roles, stop };
@@ -498,7 +508,8 @@ mod tests {
 
     #[test]
     fn a_lease_that_ends_while_this_server_writes_is_over_for_good() {
-        let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_secs(1));
+        let (cluster, ttl) =
+            (Cluster::on(MemoryEngine::new()).of_service(), Duration::from_secs(1));
         let lease = cluster.claim(WRITER_LEASE, "a", ttl).unwrap().acquired().unwrap();
         let (roles, mut role) = watch::channel(Role::Waiting);
         let (owner, advertise, stop) = ("a".into(), "a".into(), Arc::default());

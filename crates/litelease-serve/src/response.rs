@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use litelease::Scope;
 use litelease_wire::{Invalid, LONGEST, Refusal};
 use serde::Serialize;
 use serde_json::json;
@@ -153,6 +154,9 @@ impl From<JobError> for HttpError {
             JobError::NoSuchPool => {
                 (404, "there is no such pool: it was never registered, or it was deleted")
             }
+            JobError::OfService => {
+                (400, "name must be another one: serve and serve/… belong to the service")
+            }
             JobError::TooMany(exceeded) => return HttpError::new(429, exceeded.to_string()),
             JobError::TooShort => {
                 (409, "the ttl was over before the grant could be handed out: ask for a longer one")
@@ -196,16 +200,18 @@ impl From<JobError> for HttpError {
                     "Bearer realm=\"litelease\", error=\"invalid_token\"",
                 );
             }
-            JobError::NotAllowed(scope) => {
-                let text = format!(
-                    "the access key does not allow {scope} for these names: the operator makes one that \
-                     does with litelease access add NAME --allow '{scope}:PATTERN'"
-                );
-                return HttpError::new(403, text);
-            }
+            JobError::NotAllowed(scope) => return not_allowed(scope),
         };
         HttpError::new(status, text)
     }
+}
+
+fn not_allowed(scope: Scope) -> HttpError {
+    let text = format!(
+        "the access key does not allow {scope} for these names: the operator makes one that does \
+         with litelease access add NAME --allow '{scope}:PATTERN'"
+    );
+    HttpError::new(403, text)
 }
 
 impl From<HttpError> for Response {

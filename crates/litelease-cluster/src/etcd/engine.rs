@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use litelease_core::Epoch;
 
 use crate::engine::{
-    Change, Changes, Engine, EngineFacts, Error, EtcdUrl, Listener, Loaded, LoadedRow, Result,
-    RowChange, Stored, StoredRow, TokenFloor,
+    Change, Changes, Commit, Committed, Engine, EngineFacts, Error, EtcdUrl, Listener, Loaded,
+    LoadedRow, Part, Result, RowChange, Stored, StoredRow, TokenFloor,
 };
 use crate::etcd::client::{Client, HasHeader};
 use crate::etcd::failure::is_full;
@@ -250,11 +250,8 @@ impl Engine for EtcdEngine {
             txn(vec![at_revision(self.keys.floor(), seen.floor.version)], operations.collect());
         let response: TxnResponse = self.client.write_within(TXN, request, time)?;
         let version = response.header.as_ref().map_or(0, |header| header.revision);
-        let is_stored = |answer: Option<&ResponseOp>| {
-            let answer = answer.and_then(|answer| answer.response.as_ref());
-            matches!(answer, Some(OpAnswer::Txn(TxnResponse { succeeded: true, .. })))
-        };
-        let stored = (0..rows.len()).map(|at| match is_stored(response.responses.get(at)) {
+        let answer = |at: usize| response.responses.get(at).is_some_and(is_stored);
+        let stored = (0..rows.len()).map(|at| match answer(at) {
             true if response.succeeded => Stored::Done { version },
             _ => Stored::Conflict,
         });
@@ -329,18 +326,52 @@ impl Engine for EtcdEngine {
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {
         let mut stored = Stored::Conflict;
         for (part, some) in rows.chunks(MOST_OPERATIONS).enumerate() {
-            let operations = some.iter().map(|(key, value)| match value {
-                Some(value) => put(self.keys.service(key), value.clone()),
-                None => Op::Delete(DeleteRangeRequest { key: self.keys.service(key) }),
-            });
             let is_newest = has_value(self.keys.token(name), token.to_string());
-            let written = self.write(vec![is_newest], operations.collect());
+            let written = self.write(vec![is_newest], self.puts(some));
             stored = if part == 0 { written? } else { after_a_part(written)? };
             if stored == Stored::Conflict {
                 break;
             }
         }
         Ok(stored)
+    }
+
+    /// Each part is a transaction inside one that compares the token of the writer and the floor.
+    /// etcd counts the operations of the outer one and of its largest part together.
+    fn commit_parts(&self, commit: &Commit<'_>) -> Result<Committed> {
+        let (writer, token) = commit.writer;
+        let is_newest = has_value(self.keys.token(writer), token.to_string());
+        let floor = self.keys.floor();
+        let compare = vec![is_newest, at_revision(floor.clone(), commit.floor_version)];
+        let mut operations = self.puts(commit.rows);
+        operations.extend(commit.parts.iter().map(|part| self.part(part)));
+        let mut request = txn(compare, operations);
+        request.failure = requests(vec![self.range(floor, 0)]);
+        let response: TxnResponse = self.client.write(TXN, request)?;
+        if !response.succeeded {
+            let answer = TxnAnswer::from_response(response)?;
+            let floor = answer.ranges.first().and_then(|range| range.kvs.first());
+            return Ok(match floor.map_or(0, |pair| pair.mod_revision) == commit.floor_version {
+                true => Committed::Replaced,
+                false => Committed::FloorChanged,
+            });
+        }
+        let version = response.header.as_ref().map_or(0, |header| header.revision);
+        let answers = response.responses.iter().skip(commit.rows.len());
+        let stored = answers.zip(commit.parts).map(|(answer, part)| match is_stored(answer) {
+            true if part.row.is_some() => Stored::Done { version },
+            true => Stored::Done { version: part.before.version },
+            false => Stored::Conflict,
+        });
+        let stored: Vec<Stored> = stored.collect();
+        match stored.len() == commit.parts.len() {
+            true => Ok(Committed::Parts(stored)),
+            false => Err(Error::CommitUnknown("etcd has answered less than was asked".into())),
+        }
+    }
+
+    fn most_parts(&self, rows_each: usize) -> usize {
+        MOST_OPERATIONS.saturating_sub(rows_each + 2).max(1)
     }
 
     fn most_rows(&self, new_tokens: bool) -> usize {
@@ -367,6 +398,30 @@ fn after_a_part(written: Result<Stored>) -> Result<Stored> {
 }
 
 impl EtcdEngine {
+    /// Returns the operations that store rows of the service.
+    fn puts(&self, rows: &[RowChange]) -> Vec<Op> {
+        let operations = rows.iter().map(|(key, value)| match value {
+            Some(value) => put(self.keys.service(key), value.clone()),
+            None => Op::Delete(DeleteRangeRequest { key: self.keys.service(key) }),
+        });
+        operations.collect()
+    }
+
+    /// Returns the transaction of one name: it compares its row, and stores its new one.
+    fn part(&self, part: &Part) -> Op {
+        let before = &part.before;
+        let mut compare = vec![self.is_same(before)];
+        compare.extend(self.has_left(before));
+        let mut operations = self.puts(&part.rows);
+        if let Some(row) = &part.row {
+            operations.push(put(self.keys.row(&before.name), write_row(row)));
+            if before.row.as_ref().is_none_or(|before| before.token != row.token) {
+                operations.push(put(self.keys.token(&before.name), row.token.to_string().into()));
+            }
+        }
+        Op::Txn(txn(compare, operations))
+    }
+
     fn put_floor(&self, epoch: Epoch) -> Op {
         put(self.keys.floor(), write_floor(epoch))
     }
@@ -418,6 +473,11 @@ fn is_release(seen: &Loaded, change: &Change) -> bool {
         row.tenure.is_none() && before.is_some_and(|before| before.token == row.token)
     };
     change.floor.is_none() && change.rows.iter().all(frees)
+}
+
+/// Checks whether a transaction inside another one was carried out.
+fn is_stored(answer: &ResponseOp) -> bool {
+    matches!(&answer.response, Some(OpAnswer::Txn(TxnResponse { succeeded: true, .. })))
 }
 
 fn txn(compare: Vec<Compare>, operations: Vec<Op>) -> TxnRequest {

@@ -10,9 +10,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::engine::{
-    Change, Changes, Engine, EngineFacts, Error, FORMAT, Guard, GuardInfo, Listener, Loaded,
-    LoadedRow, PostgresUrl, Result, RowChange, Stored, StoredRow, StoredTenure, TokenFloor,
-    first_behind,
+    Change, Changes, Commit, Committed, Condition, Engine, EngineFacts, Error, FORMAT, Guard,
+    GuardInfo, Listener, Loaded, LoadedRow, Part, PostgresUrl, Result, RowChange, Stored,
+    StoredRow, StoredTenure, TokenFloor, first_behind,
 };
 use crate::postgres::client::{Parameter, Pool, Session, Shared};
 use crate::postgres::failure::Failure;
@@ -216,6 +216,17 @@ impl Engine for PostgresEngine {
         self.commit_rows_on(Some(incarnation), name, token, rows)
     }
 
+    fn commit_parts(&self, commit: &Commit<'_>) -> Result<Committed> {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
+            let mut session = shared.session().await?;
+            let committed = shared.commit_parts(&mut session, commit).await;
+            let committed = committed.map_err(Failure::of_write)?;
+            shared.keep(session);
+            Ok(committed)
+        })
+    }
+
     fn most_rows(&self, _: bool) -> usize {
         MOST_ROWS
     }
@@ -354,7 +365,7 @@ impl Shared {
                 let (old_owner, old_until) = columns(old);
                 self.query_and_notify(
                     session,
-                    &self.statements.update,
+                    self.statements.update_of(old.token == row.token),
                     &[
                         (&before.name, Type::TEXT),
                         (&row.token, Type::INT8),
@@ -450,6 +461,12 @@ impl Shared {
         if old.is_empty() {
             return Ok(stored);
         }
+        if change.floor.is_none() && old.iter().any(|(_, row, before)| row.token != before.token) {
+            let parameters = [(&floor_version as _, Type::INT8)];
+            if self.query(session, &self.statements.lock_floor, &parameters).await?.is_empty() {
+                return Ok(Stored::Conflict);
+            }
+        }
         let names: Vec<&str> = old.iter().map(|(name, ..)| name.as_str()).collect();
         let new = Columns::from_rows(old.iter().map(|(_, row, _)| *row));
         let before = Columns::from_rows(old.iter().map(|(.., before)| *before));
@@ -468,9 +485,7 @@ impl Shared {
         rows: &[StoredRow],
     ) -> Result<Vec<Stored>, Failure> {
         let names: Vec<&str> = seen.rows.iter().map(|row| row.name.as_str()).collect();
-        let nobody =
-            StoredRow { token: 0, tenure: None, since_ms: 0, at_ms: 0, attempt: 0, ended: 0 };
-        let before = seen.rows.iter().map(|seen| seen.row.as_ref().unwrap_or(&nobody));
+        let before = seen.rows.iter().map(|seen| seen.row.as_ref().unwrap_or(&NO_ROW));
         let (new, before) = (Columns::from_rows(rows.iter()), Columns::from_rows(before));
         let (sql, at) = (&self.statements.update_each, (seen.floor.version, seen.incarnation));
         let stored = self.update(session, sql, &names, &new, &before, true, at).await?;
@@ -546,6 +561,144 @@ impl Shared {
         })
     }
 }
+
+impl Shared {
+    async fn commit_parts(
+        &self,
+        session: &mut Session,
+        commit: &Commit<'_>,
+    ) -> Result<Committed, Failure> {
+        let Commit { writer: (writer, token), parts, .. } = commit;
+        let PartColumns { names, new, before, conditions, is_grant, freed } =
+            PartColumns::from_parts(parts);
+        let same: (Vec<&str>, Vec<i64>) = parts
+            .iter()
+            .filter(|part| part.row.is_none())
+            .map(|part| (part.name(), part.before.version))
+            .unzip();
+        let rows = ServiceColumns::from_commit(commit);
+        let parameters = [
+            (writer as _, Type::TEXT),
+            (token as _, Type::INT8),
+            (&commit.incarnation as _, Type::INT8),
+            (&commit.floor_version as _, Type::INT8),
+            (&names as _, Type::TEXT_ARRAY),
+            (&new.tokens as _, Type::INT8_ARRAY),
+            (&new.owners as _, Type::TEXT_ARRAY),
+            (&new.untils as _, Type::INT8_ARRAY),
+            (&new.ats as _, Type::INT8_ARRAY),
+            (&new.attempts as _, Type::INT8_ARRAY),
+            (&new.ended as _, Type::INT8_ARRAY),
+            (&before.tokens as _, Type::INT8_ARRAY),
+            (&before.owners as _, Type::TEXT_ARRAY),
+            (&before.untils as _, Type::INT8_ARRAY),
+            (&before.ats as _, Type::INT8_ARRAY),
+            (&before.attempts as _, Type::INT8_ARRAY),
+            (&conditions as _, Type::INT8_ARRAY),
+            (&is_grant as _, Type::BOOL),
+            (&same.0 as _, Type::TEXT_ARRAY),
+            (&same.1 as _, Type::INT8_ARRAY),
+            (&rows.keys as _, Type::BYTEA_ARRAY),
+            (&rows.values as _, Type::BYTEA_ARRAY),
+            (&rows.names as _, Type::TEXT_ARRAY),
+            (&rows.gone as _, Type::BYTEA_ARRAY),
+            (&rows.names_of_gone as _, Type::TEXT_ARRAY),
+            (&new.sinces as _, Type::INT8_ARRAY),
+        ];
+        session.allow(rows.values.iter().map(|value| value.len()).sum());
+        let sql = &self.statements.commit_parts;
+        let found = self.query_and_notify(session, sql, &parameters, &freed).await?;
+        Ok(committed(parts, &found))
+    }
+}
+
+/// Reads what became of each part.
+fn committed(parts: &[Part], found: &[Row]) -> Committed {
+    let Some(first) = found.first() else { return Committed::Replaced };
+    if first.get::<_, i64>(1) == 0 {
+        return Committed::FloorChanged;
+    }
+    let stored: HashMap<&str, (i64, i64)> =
+        found.iter().skip(1).map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
+    let became = parts.iter().map(|part| match stored.get(part.name()) {
+        Some((version, server_ms)) if part.condition != Condition::None => {
+            Stored::DoneAt { version: *version, server_ms: *server_ms }
+        }
+        Some((version, _)) => Stored::Done { version: *version },
+        None => Stored::Conflict,
+    });
+    Committed::Parts(became.collect())
+}
+
+/// The columns of the parts that change their row.
+struct PartColumns<'c> {
+    names: Vec<&'c str>,
+    new: Columns<'c>,
+    before: Columns<'c>,
+    conditions: Vec<i64>,
+    /// A name gets a new token.
+    is_grant: bool,
+    /// The names whose waiters are notified.
+    freed: Vec<&'c str>,
+}
+
+impl<'c> PartColumns<'c> {
+    fn from_parts(parts: &'c [Part]) -> Self {
+        let written = || parts.iter().filter_map(|part| Some((part, part.row.as_ref()?)));
+        let rows: Vec<(&Part, &StoredRow)> = written().collect();
+        let before = rows.iter().map(|(part, _)| part.before.row.as_ref().unwrap_or(&NO_ROW));
+        let is_new = |(part, row): &(&Part, &StoredRow)| {
+            part.before.row.as_ref().is_none_or(|before| before.token != row.token)
+        };
+        let name = |(part, _): (&'c Part, &StoredRow)| part.name();
+        PartColumns {
+            names: written().map(name).collect(),
+            new: Columns::from_rows(rows.iter().map(|(_, row)| *row)),
+            before: Columns::from_rows(before),
+            conditions: rows.iter().map(|(part, _)| part.condition as i64).collect(),
+            is_grant: rows.iter().any(is_new),
+            freed: written().filter(|(part, row)| part.frees(row)).map(name).collect(),
+        }
+    }
+}
+
+/// The columns of the service's own rows, each with the name that it belongs to, if it does.
+#[derive(Default)]
+struct ServiceColumns<'c> {
+    keys: Vec<&'c Vec<u8>>,
+    values: Vec<&'c Vec<u8>>,
+    names: Vec<Option<&'c str>>,
+    gone: Vec<&'c Vec<u8>>,
+    names_of_gone: Vec<Option<&'c str>>,
+}
+
+impl<'c> ServiceColumns<'c> {
+    fn from_commit(commit: &Commit<'c>) -> Self {
+        let of_parts = commit
+            .parts
+            .iter()
+            .flat_map(|part| part.rows.iter().map(|row| (row, Some(part.name()))));
+        let mut columns = ServiceColumns::default();
+        for ((key, value), name) in commit.rows.iter().map(|row| (row, None)).chain(of_parts) {
+            match value {
+                Some(value) => {
+                    columns.keys.push(key);
+                    columns.values.push(value);
+                    columns.names.push(name);
+                }
+                None => {
+                    columns.gone.push(key);
+                    columns.names_of_gone.push(name);
+                }
+            }
+        }
+        columns
+    }
+}
+
+/// The columns before a row is there.
+const NO_ROW: StoredRow =
+    StoredRow { token: 0, tenure: None, since_ms: 0, at_ms: 0, attempt: 0, ended: 0 };
 
 /// Returns the names that a change frees, for their waiters.
 fn freed<'c>(seen: &Loaded, change: &'c Change) -> Vec<&'c str> {

@@ -25,7 +25,11 @@ pub(crate) struct Statements {
     pub(crate) load: String,
     pub(crate) load_many: String,
     pub(crate) list: String,
+    /// For the token that the row has.
     pub(crate) update: String,
+    /// The same for a new token.
+    pub(crate) update_token: String,
+    pub(crate) lock_floor: String,
     pub(crate) insert: String,
     pub(crate) update_many: String,
     pub(crate) update_each: String,
@@ -33,20 +37,33 @@ pub(crate) struct Statements {
     pub(crate) forget: String,
     pub(crate) load_rows: String,
     pub(crate) commit_rows: String,
+    pub(crate) commit_parts: String,
 }
 
 /// With how long the lease must last ($14), its times are those of the server's clock, if that is
 /// later than the clock that was guessed. Without, `greatest` passes over what is NULL.
+///
+/// A grant waits here for the guarded transactions of the token before. If it did not lock the
+/// floor, a raise that is answered meanwhile could be above its token.
 const UPDATE: &str = "UPDATE {s}.resources r SET token = $2, owner = $3, attempt = $6, ended = $16,
 created_at_ms = $17,
 lease_expires_at_ms = greatest($4, clock.ms + $14),
 updated_at_ms = greatest($5, CASE WHEN $14 IS NOT NULL THEN clock.ms END)
-FROM (SELECT {clock} AS ms, {settings} OFFSET 0) AS clock
+FROM {floor_of_update}(SELECT {clock} AS ms, {settings} OFFSET 0) AS clock
 WHERE name = $1 AND token = $7 AND owner IS NOT DISTINCT FROM $8
 AND lease_expires_at_ms IS NOT DISTINCT FROM $9 AND updated_at_ms = $10 AND attempt = $11
 AND (NOT $12 OR lease_expires_at_ms > {clock})
 AND EXISTS (SELECT FROM {s}.meta m WHERE m.xmin::text::bigint = $13) AND {incarnation} = $15
 RETURNING r.xmin::text::bigint, CASE WHEN $14 IS NOT NULL THEN clock.ms END";
+
+/// Locks the floor before the row, as all do, and keeps it until the transaction ends.
+const LOCKED_FLOOR: &str = "WITH floor AS MATERIALIZED (SELECT FROM {s}.meta m
+  WHERE m.xmin::text::bigint = $13 FOR SHARE OF m)
+";
+
+/// Locks the floor for a change of several rows.
+const LOCK_FLOOR: &str = "SELECT m.xmin::text::bigint FROM {s}.meta m
+WHERE m.xmin::text::bigint = $1 FOR SHARE OF m";
 
 /// Locks the floor: a purge changes it before it deletes rows, so that a row that comes back has a
 /// larger token.
@@ -113,6 +130,69 @@ put AS (INSERT INTO {s}.service (key, value)
 gone AS (DELETE FROM {s}.service s USING newest WHERE s.key = ANY ($5))
 SELECT FROM newest";
 
+/// A commit of the service: parts, each of which is a name, and rows. One statement, as above.
+///
+/// A part that meets a row which another transaction has locked is left out, so that a guarded
+/// transaction does not stop all clients of the service. A new token locks the floor first, and its
+/// row as a guard expects it.
+///
+/// The new columns are $5 to $11, those before $12 to $16, and the conditions $17: no clock is
+/// asked, the lease must be live, or over. $18 tells whether any of them has a new token. $19 are
+/// the names that only have to be the same, with their versions in $20. Rows of the service follow,
+/// each with the name that it belongs to, if it does. $26 is when each grant began.
+const COMMIT_PARTS: &str = "WITH writer AS MATERIALIZED (
+  SELECT FROM (SELECT {settings} OFFSET 0) AS settings, {s}.resources r
+  WHERE r.name = $1 AND r.token = $2 AND {incarnation} = $3 FOR KEY SHARE OF r),
+shared AS MATERIALIZED (SELECT FROM writer, {s}.meta m
+  WHERE $18::boolean AND m.xmin::text::bigint = $4 FOR SHARE OF m),
+floor AS MATERIALIZED (SELECT FROM shared UNION ALL SELECT FROM writer, {s}.meta m
+  WHERE NOT $18::boolean AND m.xmin::text::bigint = $4),
+parts AS MATERIALIZED (SELECT * FROM unnest($5::text[], $6::bigint[], $7::text[], $8::bigint[],
+  $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[],
+  $15::bigint[], $16::bigint[], $17::bigint[], $26::bigint[])
+  AS c(name, token, owner, until, at, attempt, ended, token_0, owner_0, until_0, at_0, attempt_0,
+  condition, since)),
+granted AS MATERIALIZED (SELECT c.* FROM floor, parts c JOIN {s}.resources r ON r.name = c.name
+  WHERE c.token <> c.token_0 FOR UPDATE OF r SKIP LOCKED),
+kept AS MATERIALIZED (SELECT c.* FROM floor, parts c JOIN {s}.resources r ON r.name = c.name
+  WHERE c.token = c.token_0 FOR NO KEY UPDATE OF r SKIP LOCKED),
+locked AS MATERIALIZED (SELECT * FROM granted UNION ALL SELECT * FROM kept),
+clock AS MATERIALIZED (SELECT {clock} AS ms FROM floor WHERE (SELECT count(*) FROM locked) >= 0),
+updated AS (UPDATE {s}.resources r SET token = c.token, owner = c.owner, attempt = c.attempt,
+  ended = c.ended,
+  lease_expires_at_ms = CASE WHEN c.condition = 0 THEN c.until ELSE clock.ms + c.until - c.at END,
+  updated_at_ms = CASE WHEN c.condition = 0 THEN c.at ELSE clock.ms END,
+  created_at_ms = CASE WHEN c.condition = 0 OR c.token = c.token_0 THEN c.since
+    ELSE clock.ms + c.since - c.at END
+  FROM locked c CROSS JOIN clock
+  WHERE r.name = c.name AND r.token = c.token_0 AND r.owner IS NOT DISTINCT FROM c.owner_0
+  AND r.lease_expires_at_ms IS NOT DISTINCT FROM c.until_0 AND r.updated_at_ms = c.at_0
+  AND r.attempt = c.attempt_0
+  AND (c.condition <> 1 OR r.lease_expires_at_ms > clock.ms)
+  AND (c.condition <> 2 OR r.lease_expires_at_ms IS NULL OR r.lease_expires_at_ms <= clock.ms)
+  RETURNING r.name, r.xmin::text::bigint AS version),
+inserted AS (INSERT INTO {s}.resources
+  (name, token, owner, lease_expires_at_ms, created_at_ms, updated_at_ms, attempt, ended)
+  SELECT c.name, c.token, c.owner,
+    CASE WHEN c.condition = 0 THEN c.until ELSE clock.ms + c.until - c.at END,
+    CASE WHEN c.condition = 0 THEN c.since ELSE clock.ms + c.since - c.at END,
+    CASE WHEN c.condition = 0 THEN c.at ELSE clock.ms END, c.attempt, c.ended
+  FROM parts c CROSS JOIN clock WHERE c.token_0 = 0
+  ON CONFLICT DO NOTHING RETURNING name, xmin::text::bigint AS version),
+same AS MATERIALIZED (SELECT c.name, c.version FROM floor, unnest($19::text[], $20::bigint[])
+  AS c(name, version) LEFT JOIN {s}.resources r ON r.name = c.name
+  WHERE coalesce(r.xmin::text::bigint, 0) = c.version),
+stored AS (SELECT name, version FROM updated UNION ALL SELECT name, version FROM inserted
+  UNION ALL SELECT name, version FROM same),
+put AS (INSERT INTO {s}.service (key, value)
+  SELECT c.key, c.value FROM floor, unnest($21::bytea[], $22::bytea[], $23::text[])
+  AS c(key, value, name) WHERE c.name IS NULL OR c.name IN (SELECT name FROM stored)
+  ON CONFLICT (key) DO UPDATE SET value = excluded.value),
+gone AS (DELETE FROM {s}.service s USING floor, unnest($24::bytea[], $25::text[]) AS c(key, name)
+  WHERE s.key = c.key AND (c.name IS NULL OR c.name IN (SELECT name FROM stored)))
+SELECT NULL::text, (SELECT count(*) FROM floor), {clock} FROM writer
+UNION ALL SELECT s.name, s.version, clock.ms FROM stored s, clock";
+
 /// A page of rows: at most this many, and this many bytes. It has at least the first row.
 const LOAD_ROWS: &str = "SELECT key, value FROM (
   SELECT key, value, sum(octet_length(value)) OVER (ORDER BY key) - octet_length(value) AS bytes
@@ -127,6 +207,11 @@ impl Statements {
         [&self.load_many, &self.update_many, &self.update_each].into_iter().any(|many| many == sql)
     }
 
+    /// Returns the statement that updates one row, with the token that it has or with a new one.
+    pub(crate) fn update_of(&self, has_token: bool) -> &str {
+        if has_token { &self.update } else { &self.update_token }
+    }
+
     /// Fills the schema in, which is an identifier that needs no quotes but may be a keyword.
     pub(crate) fn new(schema: &str) -> Self {
         let schema = format!("\"{schema}\"");
@@ -138,7 +223,12 @@ impl Statements {
             load: fill(&format!("{LOADED} r.name = $1")),
             load_many: fill(&format!("{LOADED} r.name = ANY ($1)")),
             list: fill(&format!("{LOADED} true ORDER BY r.name")),
-            update: fill(UPDATE),
+            update: fill(&UPDATE.replace("{floor_of_update}", "")),
+            update_token: fill(&format!(
+                "{LOCKED_FLOOR}{}",
+                UPDATE.replace("{floor_of_update}", "floor, ")
+            )),
+            lock_floor: fill(LOCK_FLOOR),
             insert: fill(INSERT),
             update_many: fill(UPDATE_MANY),
             update_each: fill(&format!(
@@ -151,6 +241,7 @@ impl Statements {
             forget: fill(FORGET),
             load_rows: fill(LOAD_ROWS),
             commit_rows: fill(COMMIT_ROWS),
+            commit_parts: fill(COMMIT_PARTS),
         }
     }
 }

@@ -273,7 +273,7 @@ fn rows_of_the_service_wait_for_a_grant_and_compare_again() {
     }
     let server = Postgres::shared();
     let cluster = ready(&server.url("granting"));
-    let token = acquired(cluster.claim("serve", "a", LONG)).token;
+    let token = acquired(cluster.of_service().claim("serve", "a", LONG)).token;
     let engine = cluster.engine();
     let rows: [RowChange; 2] = [(vec![1], Some(vec![7])), (vec![2], Some(vec![7]))];
     let mut other = server.session("postgres");

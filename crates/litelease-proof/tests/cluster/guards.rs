@@ -233,6 +233,35 @@ fn every_form_of_write_is_refused_unless_it_presents_the_newest_token() {
     println!("{matrix}");
 }
 
+/// A grant that waited for a guarded transaction once stored a token that it had taken before,
+/// below a raise that was answered meanwhile.
+#[test]
+fn a_grant_behind_a_guarded_transaction_is_above_every_raise_that_was_answered() {
+    if !is_installed() {
+        return;
+    }
+    let server = Postgres::shared();
+    let (cluster, mut lease) = two_grants(&server, "raised_behind");
+    let mut session = server.session("postgres");
+    let raiser = Cluster::open(&server.url("raised_behind")).unwrap();
+    for round in 1..=5 {
+        session
+            .sql("BEGIN; SELECT FROM raised_behind.resources WHERE name = 'writer' FOR KEY SHARE");
+        lease = thread::scope(|scope| {
+            let next = scope.spawn(|| cluster.transfer(&lease, "c", LONG));
+            eventually("the grant waits", || {
+                let sql = "SELECT count(*) FROM pg_stat_activity
+                     WHERE wait_event_type = 'Lock' AND query LIKE '%UPDATE \"raised_behind\".resources%'";
+                server.sql(sql) == "1"
+            });
+            raiser.raise(round * 1_000).unwrap();
+            session.sql("COMMIT");
+            next.join().unwrap().unwrap().transferred().unwrap()
+        });
+        assert!(lease.token > round * 1_000, "token {} after the raise", lease.token);
+    }
+}
+
 /// A write passes until its transaction ends, or not at all: a grant waits for it, and a renewal
 /// does not.
 #[test]
@@ -260,7 +289,7 @@ fn a_grant_waits_for_an_open_guarded_transaction_and_a_renewal_does_not() {
             eventually("the grant waits", || {
                 let sql = format!(
                     "SELECT count(*) FROM pg_stat_activity
-                     WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE \"{schema}\".resources%'"
+                     WHERE wait_event_type = 'Lock' AND query LIKE '%UPDATE \"{schema}\".resources%'"
                 );
                 assert!(!next.is_finished(), "a grant was stored next to an open guarded write");
                 server.sql(&sql) == "1"

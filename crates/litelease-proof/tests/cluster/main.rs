@@ -16,6 +16,7 @@ mod scale;
 mod service;
 mod service_faults;
 mod shared_scenarios;
+mod side_by_side;
 mod slow_lines;
 mod transactions;
 mod verbs;

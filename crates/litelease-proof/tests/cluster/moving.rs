@@ -216,6 +216,7 @@ fn what_cannot_be_moved_is_refused_with_what_to_do_and_nothing_is_changed() {
 
     // A service has read the floor of its tokens when it began.
     let cluster = Cluster::open(&url).unwrap();
+    let cluster = cluster.of_service();
     let serve = cluster.claim("serve", "10.0.0.7:7070", LONG).unwrap().acquired().unwrap();
     refused(&["--leave-behind"], "end every litelease serve");
     cluster.release(&serve).unwrap();

@@ -25,13 +25,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A real engine, for a URL of its own per test.
-enum Engine {
+pub(crate) enum Engine {
     Etcd(Arc<Etcd>),
     Postgres(Arc<Postgres>),
 }
 
 impl Engine {
-    fn all() -> Vec<(&'static str, Engine)> {
+    pub(crate) fn all() -> Vec<(&'static str, Engine)> {
         let etcd = etcd::is_installed().then(|| ("etcd", Engine::Etcd(Etcd::shared())));
         let postgres =
             postgres::is_installed().then(|| ("PostgreSQL", Engine::Postgres(Postgres::shared())));
@@ -42,7 +42,7 @@ impl Engine {
         Engine::all().into_iter().map(|(_, engine)| engine).next()
     }
 
-    fn url(&self, name: &str) -> String {
+    pub(crate) fn url(&self, name: &str) -> String {
         match self {
             Engine::Etcd(etcd) => etcd.url(name),
             Engine::Postgres(postgres) => postgres.url(name),
@@ -228,7 +228,7 @@ fn a_server_that_knows_no_writer_answers_503_and_says_when_to_ask_again() {
     // Building the command may take longer than the lease lasts.
     litelease();
     let url = engine.url("unknown");
-    let cluster = Cluster::open(&url).unwrap();
+    let cluster = Cluster::open(&url).unwrap().of_service();
     cluster.bootstrap().unwrap();
     // The lease is of a server that is not there.
     let ttl = Duration::from_secs(60);
@@ -344,7 +344,8 @@ fn an_access_key_that_is_removed_slowly_is_refused_all_the_same() {
     let engine = servers.cluster.engine();
     let keys = engine.load_rows(b"a").unwrap();
     let [(key, _)] = &keys[..] else { panic!("{keys:?}") };
-    let lease = servers.cluster.claim("serve/access", "x", Duration::from_secs(60)).unwrap();
+    let of_service = servers.cluster.of_service();
+    let lease = of_service.claim("serve/access", "x", Duration::from_secs(60)).unwrap();
     let lease = lease.acquired().unwrap();
     // The writer looks twice a second.
     thread::sleep(Duration::from_millis(1_500));

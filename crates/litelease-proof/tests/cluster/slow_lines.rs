@@ -53,7 +53,7 @@ fn etcd_is_reached_over_a_long_line() {
 
 /// One megabyte takes more than a second to the engine, and as long back.
 fn moves_an_item(near: &Cluster, far: &Cluster) {
-    let lease = near.claim("serve", "a", LONG).unwrap().acquired().unwrap();
+    let lease = near.of_service().claim("serve", "a", LONG).unwrap().acquired().unwrap();
     let item = (b"item".to_vec(), Some(vec![7; 1 << 20]));
     let engine = far.engine();
     let stored = engine.commit_rows("serve", lease.token, std::slice::from_ref(&item));

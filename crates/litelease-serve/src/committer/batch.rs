@@ -1,5 +1,7 @@
 //! The jobs of one transaction, and the answers to send once it is committed.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use litelease::{BorrowOptions, Error, Litelease, ReleaseResult, Scope, StaleReason};
@@ -12,7 +14,7 @@ use super::wait_lists::WaitLists;
 use crate::access::{Caller, Keys, Names};
 use crate::answer::{Answer, Effect, NameAnswer, PoolAnswer, UndeliveredGrant, stale};
 use crate::job::{
-    Answered, GrantJob, Id, Job, JobError, OnGrant, Reply, Task, Wanted, Work, no_id,
+    Answered, Asker, GrantJob, Id, Job, JobError, OnGrant, Task, Wanted, Work, no_id,
 };
 
 /// The file inside a transaction, and the access keys of its clients.
@@ -20,6 +22,8 @@ pub(crate) struct Served<'a> {
     pub(crate) db: &'a Litelease,
     pub(super) keys: &'a Keys,
     pub(super) bounds: &'a Bounds,
+    /// Names are rows of an engine, of which some belong to the service.
+    pub(super) is_on_engine: bool,
 }
 
 /// The outcome of a job: the answer to its client, or the error.
@@ -68,7 +72,9 @@ pub(super) fn split<T>(done: Result<T, Failed>) -> (Result<T, JobError>, Option<
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) now_ms: i64,
-    pub(super) answers: Vec<Answered>,
+    pub(super) answers: Vec<Decided>,
+    /// Names that a client begins to wait for.
+    joined: Vec<Id>,
     /// The pools and names that have changed, in any order, some of them more than once.
     pub(super) changed: Vec<Id>,
     /// Jobs of which a part was done. The next commit goes on with them.
@@ -77,9 +83,50 @@ pub(super) struct Batch {
     pub(super) requesters: Vec<(Id, String)>,
 }
 
+/// A request that was decided on, and its answer.
+pub(super) struct Decided {
+    pub(super) id: Id,
+    pub(super) asker: Asker,
+    pub(super) answer: Result<Answer, JobError>,
+}
+
+impl Decided {
+    /// Returns the name that the answer is about, if it is about one.
+    pub(super) fn name(&self) -> Option<&Arc<str>> {
+        match &self.id {
+            Id::Name(name) if self.answer.is_ok() && !name.is_empty() => Some(name),
+            _ => None,
+        }
+    }
+
+    pub(super) fn answered(self) -> Answered {
+        Answered { id: self.id, reply: self.asker.into_reply(), answer: self.answer }
+    }
+}
+
 impl Batch {
-    pub(super) fn answer(&mut self, id: Id, reply: Reply, answer: Result<Answer, JobError>) {
-        self.answers.push(Answered { id, reply, answer });
+    pub(super) fn answer(
+        &mut self,
+        id: Id,
+        asker: impl Into<Asker>,
+        answer: Result<Answer, JobError>,
+    ) {
+        self.answers.push(Decided { id, asker: asker.into(), answer });
+    }
+
+    /// Answers a request for a slot, a name or an item.
+    pub(super) fn answer_grant(&mut self, job: GrantJob, answer: Result<Answer, JobError>) {
+        self.answer(job.id.clone(), job, answer);
+    }
+
+    /// Returns the names that something is about to be answered about, or that a client begins to
+    /// wait for.
+    pub(super) fn names(&self) -> BTreeSet<Arc<str>> {
+        let joined = self.joined.iter().filter_map(|id| match id {
+            Id::Name(name) => Some(name),
+            _ => None,
+        });
+        self.answers.iter().filter_map(Decided::name).chain(joined).cloned().collect()
     }
 
     /// Answers a job with an error instead of doing it.
@@ -117,13 +164,17 @@ impl Batch {
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
         let Work { caller, scope, task, reply } = work;
-        let (id, done) = self.perform_task(caller, scope, task, file);
+        let (id, done, task) = self.perform_task(caller, scope, task, file);
         let (answer, error) = split(done);
         let effect = answer.as_ref().map_or(Effect::Nothing, Answer::effect);
         if let Ok(Answer::Name(NameAnswer::Requested(open))) = &answer {
             self.requesters.push((id.clone(), open.requester.clone()));
         }
-        self.answer(id.clone(), reply, answer);
+        let asker = match task {
+            Some(task) => Asker::Work(Box::new(Work { caller, scope, task, reply })),
+            None => Asker::Reply(reply),
+        };
+        self.answer(id.clone(), asker, answer);
         if let Some(error) = error {
             return Err(error);
         }
@@ -141,33 +192,39 @@ impl Batch {
         }
     }
 
-    /// Finds the name or pool of a task, and runs it if the client may.
+    /// Finds the name or pool of a task, and runs it if the client may. Returns a task about a
+    /// name, too: it may have to be run again.
     fn perform_task(
         &self,
         caller: Caller,
         scope: Scope,
         task: Task,
         file: &Served<'_>,
-    ) -> (Id, Done) {
+    ) -> (Id, Done, Option<Task>) {
         let now_ms = self.now_ms;
         let check = |names| file.keys.check(caller, scope, names, now_ms);
         match task {
             Task::Pool(id, work) | Task::Slot(id, work) => {
                 let done = work(file, &id, now_ms);
-                (id, done)
+                (id, done, None)
+            }
+            Task::Queue(id, work) => {
+                let checked = check(Names::One(&id)).map_err(Failed::from);
+                let done = checked.and_then(|()| work(file, &id, now_ms));
+                (id, done, None)
             }
             Task::Name(id, work) => {
                 let checked = check(Names::One(&id)).map_err(Failed::from);
                 let done = checked.and_then(|()| work(file, &id, now_ms));
-                (id, done)
+                (id.clone(), done, Some(Task::Name(id, work)))
             }
             Task::Grant(secret, work) => {
                 let mut id = no_id();
-                let done = self.on_grant(caller, scope, &secret, work, file, &mut id);
-                (id, done)
+                let done = self.on_grant(caller, scope, &secret, &work, file, &mut id);
+                (id, done, Some(Task::Grant(secret, work)))
             }
             Task::Receipt { queue: Some(queue), work, .. } => {
-                self.perform_task(caller, scope, Task::Name(Id::Queue(queue), work), file)
+                self.perform_task(caller, scope, Task::Queue(Id::Queue(queue), work), file)
             }
             Task::Receipt { queue: None, receipt, work } => {
                 match file.db.with_store(|store| store.queue_of(&receipt)) {
@@ -182,9 +239,9 @@ impl Batch {
                             Ok(()) => work(file, &queue, now_ms),
                             Err(refused) => Err(refused.into()),
                         };
-                        (Id::Queue(queue.into()), done)
+                        (Id::Queue(queue.into()), done, None)
                     }
-                    Err(error) => (no_id(), Err(error.into())),
+                    Err(error) => (no_id(), Err(error.into()), None),
                 }
             }
         }
@@ -196,7 +253,7 @@ impl Batch {
         caller: Caller,
         scope: Scope,
         secret: &str,
-        work: OnGrant,
+        work: &OnGrant,
         file: &Served<'_>,
         id: &mut Id,
     ) -> Done {
@@ -223,7 +280,7 @@ impl Batch {
         }
         // Waiters come first. If they leave nothing free, this request gets nothing either.
         if let Err(error) = waiting.serve(&job.id, file, self) {
-            self.answer(job.id, job.reply, Err(JobError::Database));
+            self.answer_grant(job, Err(JobError::Database));
             return Err(error);
         }
         match split(lend(file, &job, self.now_ms)) {
@@ -231,16 +288,17 @@ impl Batch {
                 match waiting.take_share(job.caller()) {
                     Ok(share) => job.share = Some(share),
                     Err(refused) => {
-                        self.answer(job.id, job.reply, Err(refused));
+                        self.answer_grant(job, Err(refused));
                         return Ok(());
                     }
                 }
                 // Its time to wait has ended meanwhile.
                 if !job.keep_waiting() {
-                    self.answer(job.id, job.reply, Ok(Answer::NoneFree));
+                    self.answer_grant(job, Ok(Answer::NoneFree));
                     return Ok(());
                 }
                 self.changed.push(job.id.clone());
+                self.joined.push(job.id.clone());
                 if let Wanted::Name(claim) = &job.wanted {
                     self.note_requester(&job.id, &claim.owner, file);
                 }
@@ -255,12 +313,12 @@ impl Batch {
                     self.changed.push(job.id.clone());
                 }
                 for other in given_up {
-                    self.answer(other.id, other.reply, answer.clone());
+                    self.answer_grant(other, answer.clone());
                 }
-                self.answer(job.id, job.reply, answer);
+                self.answer_grant(job, answer);
             }
             (answer, Some(error)) => {
-                self.answer(job.id, job.reply, answer);
+                self.answer_grant(job, answer);
                 return Err(error);
             }
         }

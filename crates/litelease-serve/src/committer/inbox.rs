@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::job::{Id, Job, JobError, Read, Receiver, Reply};
+use crate::job::{Id, Job, JobError, Read, Receiver, Reply, Reported};
 
 /// How long a batch sleeps before it looks for the next job, and how often.
 const BATCH_WAIT_STEP: Duration = Duration::from_micros(50);
@@ -29,7 +29,7 @@ pub(super) struct Inbox {
     /// Requests for the state of a pool, with its slots or without, answered after the commit.
     pub(super) inspections: VecDeque<(Id, bool, Reply)>,
     /// Requests that only read and need an access key, answered after the commit.
-    pub(super) reads: VecDeque<Read>,
+    pub(super) reads: VecDeque<(Read, Option<Reported>)>,
     /// Requests that ask whether the file can be written, answered after the commit.
     pub(super) readies: Vec<oneshot::Sender<Result<(), JobError>>>,
     max_batch: usize,
@@ -56,6 +56,16 @@ impl Inbox {
         match job.is_by_holder() {
             true => self.held.push_back(job),
             false => self.others.push_back(job),
+        }
+    }
+
+    /// Adds jobs in front of those of their kind: they were decided on in vain.
+    pub(super) fn push_again(&mut self, jobs: Vec<Job>) {
+        for job in jobs.into_iter().rev() {
+            match job.is_by_holder() {
+                true => self.held.push_front(job),
+                false => self.others.push_front(job),
+            }
         }
     }
 

@@ -19,6 +19,7 @@ pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i6
     let (name, db) = (&*job.id, file.db);
     // A claim may have waited, and its key may have been removed meanwhile.
     file.keys.check(claim.caller, Scope::Claim, Names::One(name), now_ms)?;
+    check_own(file, name)?;
     check_min_token(file, name, claim, now_ms)?;
     let key = job.key.as_deref().map(|key| ClaimKey { caller: claim.caller, key });
     let random = secret::random().ok_or(JobError::Database)?;
@@ -54,6 +55,14 @@ pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i6
 
 fn granted(granted: Granted) -> Answer {
     NameAnswer::Granted(Box::new(granted)).into()
+}
+
+/// Refuses the names that belong to the service.
+pub(super) fn check_own(file: &Served<'_>, name: &str) -> Result<(), JobError> {
+    match file.is_on_engine && litelease_cluster::is_of_service(name) {
+        true => Err(JobError::OfService),
+        false => Ok(()),
+    }
 }
 
 /// Returns the last grant of a name among the answers of a commit, for the high-water mark.

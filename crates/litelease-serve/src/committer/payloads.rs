@@ -8,6 +8,7 @@ use litelease_wire::{
 };
 
 use super::batch::{Batch, Done, Served, duration};
+use super::names;
 use crate::answer::{Answer, Attachments, NameAnswer, rejected, seconds};
 use crate::job::Id;
 use crate::value::{from_stored, to_stored};
@@ -80,6 +81,7 @@ pub(crate) fn request(
     within_ms: i64,
     now_ms: i64,
 ) -> Done {
+    names::check_own(file, name)?;
     let requested = file.db.at(now_ms).request(name, requester, duration(within_ms))?;
     Ok(Answer::Name(match requested {
         RequestResult::Requested { token, until_ms } => {

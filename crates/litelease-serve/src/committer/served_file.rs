@@ -1,6 +1,7 @@
 //! The file as the committer sees it: transactions, the high-water mark, the lock against other
 //! servers, and changes made by other processes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,17 @@ pub(super) const CHANGE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the outcome of the last write answers the question whether the file can be written.
 const WRITE_OUTCOME_VALID_FOR: Duration = Duration::from_secs(1);
 
+/// How old a list of the names on an engine may be.
+const LIST_VALID_FOR: Duration = Duration::from_millis(500);
+
+/// A commit that is done.
+pub(super) struct Committed {
+    pub(super) took: Duration,
+    /// The names whose row on the engine was another one, or locked: nothing of what was decided
+    /// about them is stored.
+    pub(super) refused: BTreeSet<String>,
+}
+
 /// A pool, and its slots if the request wants them.
 type Snapshot = (PoolInfo, Option<Vec<SlotRow>>);
 
@@ -43,6 +55,7 @@ pub(super) struct ServedFile {
     /// SQLite's `data_version`, which other processes change by committing.
     version: i64,
     polled_at: Instant,
+    names_polled_at: Instant,
     poll_interval: Duration,
     /// The access keys, and the `data_version` at which they were read.
     keys: Keys,
@@ -69,6 +82,7 @@ impl ServedFile {
             changes_at_begin: 0,
             version: 0,
             polled_at: Instant::now(),
+            names_polled_at: Instant::now(),
             poll_interval: CHANGE_POLL_INTERVAL,
             keys: if options.open { Keys::Open } else { Keys::Unreadable },
             keys_version: None,
@@ -79,7 +93,8 @@ impl ServedFile {
 
     /// Returns the file, and the access keys that were read last.
     pub(super) fn served(&self) -> Served<'_> {
-        Served { db: &self.db, keys: &self.keys, bounds: &self.bounds }
+        let is_on_engine = self.mirror.is_some();
+        Served { db: &self.db, keys: &self.keys, bounds: &self.bounds, is_on_engine }
     }
 
     /// Begins a write transaction. Fails if this server has lost its lock, or the file was moved.
@@ -89,10 +104,16 @@ impl ServedFile {
         Ok(self.db.begin_batch()?)
     }
 
-    /// Commits if `done` is `Ok`, otherwise rolls back. Returns how long the commit took.
-    pub(super) fn end(&mut self, done: Result<(), Failure>) -> Result<Duration, Failure> {
+    /// Commits if `done` is `Ok`, otherwise rolls back. `answered` are the names that something is
+    /// about to be answered about.
+    pub(super) fn end(
+        &mut self,
+        done: Result<(), Failure>,
+        answered: &BTreeSet<Arc<str>>,
+    ) -> Result<Committed, Failure> {
         let started = Instant::now();
-        let ended = done.and_then(|()| self.store()).and_then(|()| Ok(self.db.commit_batch()?));
+        let stored = done.and_then(|()| self.store(answered));
+        let ended = stored.and_then(|()| Ok(self.db.commit_batch()?));
         if ended.is_err() {
             self.distrust();
             // If this fails, the next transaction rolls back before it begins.
@@ -102,7 +123,12 @@ impl ServedFile {
         if ended.is_err() || self.db.conn().total_changes() > self.changes_at_begin {
             self.remember(&ended);
         }
-        ended.map(|()| started.elapsed())
+        ended.map(|()| {
+            let took = started.elapsed();
+            let settled = self.mirror.as_mut().map(|mirror| mirror.settle(&self.db));
+            let refused = settled.into_iter().flatten().map(|refused| refused.name).collect();
+            Committed { took, refused }
+        })
     }
 
     /// Checks whether the file can be written: by the last write if it was a moment ago, otherwise
@@ -122,7 +148,7 @@ impl ServedFile {
         let begun = shorter.and_then(|()| self.begin());
         let restored = file::set_timeout(&self.db, file::TIMEOUT);
         let written = begun.and_then(|()| Ok(restored.and_then(|()| file::touch(&self.db))?));
-        let probed = self.end(written).map(|_| ());
+        let probed = self.end(written, &BTreeSet::new()).map(|_| ());
         if let Err(error) = &probed {
             tracing::error!(error = %error, "the database cannot be written");
         }
@@ -201,6 +227,15 @@ impl ServedFile {
         self.version != before
     }
 
+    /// Checks whether it is time to look for changes of names on an engine.
+    pub(super) fn is_poll_due(&mut self) -> bool {
+        let is_due = self.names_polled_at.elapsed() >= self.poll_interval;
+        if is_due {
+            self.names_polled_at = Instant::now();
+        }
+        is_due
+    }
+
     /// Sets the poll interval by how long it took to act on the last change: with waiters in
     /// thousands of pools that takes a while, and new requests come first.
     pub(super) fn adapt_poll_interval(&mut self, took: Duration) {
@@ -269,9 +304,70 @@ impl ServedFile {
         self.mirror.as_ref().map_or(Ok(()), Mirror::check)
     }
 
-    /// Stores the changes of the open transaction on the engine.
-    fn store(&mut self) -> Result<(), Failure> {
-        self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.commit(&self.db))
+    /// Checks whether names are rows of an engine, which others change, too.
+    pub(super) fn is_on_engine(&self) -> bool {
+        self.mirror.is_some()
+    }
+
+    /// Reads names again before they are reported, or all of them. Nothing is reported of names
+    /// that cannot be read.
+    pub(super) fn refresh_names(
+        &mut self,
+        names: &BTreeSet<Arc<str>>,
+        are_all: bool,
+    ) -> Result<Vec<String>, Failure> {
+        let Some(mirror) = &mut self.mirror else { return Ok(Vec::new()) };
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        let mut changed = match are_all {
+            true => mirror.refresh_all(&self.db, LIST_VALID_FOR)?,
+            false => Vec::new(),
+        };
+        if !names.is_empty() {
+            changed.extend(mirror.refresh(&self.db, &names)?);
+        }
+        Ok(changed)
+    }
+
+    /// Reads names again that others may have changed, if clients wait for them or watch. Does
+    /// nothing until the poll interval is over. Returns the names that have changed.
+    pub(super) fn poll_names(
+        &mut self,
+        is_awaited: impl Fn(&str) -> bool,
+        awaited: impl FnOnce() -> Vec<String>,
+        is_watched: bool,
+    ) -> Vec<String> {
+        let Some(mirror) = &mut self.mirror else { return Vec::new() };
+        if mirror.check().is_err() {
+            return Vec::new();
+        }
+        let polled = match mirror.hinted() {
+            None if is_watched => mirror.refresh_all(&self.db, Duration::ZERO),
+            Some(_) if is_watched && !mirror.hears_all() => {
+                mirror.refresh_all(&self.db, LIST_VALID_FOR)
+            }
+            hinted => {
+                let names = match hinted {
+                    None => awaited(),
+                    Some(names) => {
+                        names.into_iter().filter(|name| is_watched || is_awaited(name)).collect()
+                    }
+                };
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                match names.is_empty() {
+                    true => Ok(Vec::new()),
+                    false => mirror.refresh(&self.db, &names),
+                }
+            }
+        };
+        polled.unwrap_or_else(|error| {
+            tracing::warn!(error = %error, "names cannot be read from the engine");
+            Vec::new()
+        })
+    }
+
+    /// Stores on the engine what the open transaction has changed.
+    fn store(&mut self, answered: &BTreeSet<Arc<str>>) -> Result<(), Failure> {
+        self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.commit(&self.db, answered))
     }
 
     fn distrust(&mut self) {

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[cfg(test)]
+mod beside;
+
 use std::cell::Cell;
 
 use litelease::Scope;
@@ -358,7 +361,7 @@ impl Desk {
     fn on_grant(
         &self,
         secret: &str,
-        work: impl FnOnce(&Served<'_>, &litelease::Grant, i64) -> Done + Send + 'static,
+        work: impl Fn(&Served<'_>, &litelease::Grant, i64) -> Done + Send + 'static,
     ) -> PendingAnswer {
         self.work(Task::Grant(secret.into(), Box::new(work)))
     }
@@ -502,7 +505,7 @@ impl Desk {
 
     fn send(&self, queue: &str, body: &str, delay_ms: i64) -> PendingAnswer {
         let (body, delay) = (body.into(), duration(delay_ms));
-        self.work(Task::Name(
+        self.work(Task::Queue(
             Id::Queue(queue.into()),
             Box::new(move |file, queue, now_ms| {
                 let options = litelease::SendOptions::new().delay(delay);
@@ -751,7 +754,7 @@ impl Desk {
             let done = reader.and_then(work);
             Box::new(move || _ = reply.send(done))
         });
-        assert!(self.jobs.send(Job::Read { read, is_first: false }).is_ok());
+        assert!(self.jobs.send(Job::Read { read, is_first: false, reported: None }).is_ok());
         pending
     }
 

@@ -116,7 +116,7 @@ impl WaitLists {
                 Ok(answer) if answer.is_busy() => {
                     for job in queue.keep_waiting() {
                         self.count = self.count.saturating_sub(1);
-                        batch.answer(job.id, job.reply, Ok(Answer::NoneFree));
+                        batch.answer_grant(job, Ok(Answer::NoneFree));
                     }
                     break;
                 }
@@ -124,7 +124,7 @@ impl WaitLists {
             };
             for job in queue.pop().into_iter().flatten() {
                 self.count = self.count.saturating_sub(1);
-                batch.answer(job.id, job.reply, answer.clone());
+                batch.answer_grant(job, answer.clone());
             }
             batch.changed.push(id.clone());
             if let Some(error) = error {
@@ -154,7 +154,7 @@ impl WaitLists {
         if let Some(first) = sharing.first() {
             let (answer, error) = split(lend(file, first, batch.now_ms));
             for job in sharing {
-                batch.answer(job.id, job.reply, answer.clone());
+                batch.answer_grant(job, answer.clone());
             }
             error.map_or(Ok(()), Err)?;
         }
@@ -167,6 +167,24 @@ impl WaitLists {
             self.queues.remove(id);
             self.expiries.remove(id);
         }
+    }
+
+    /// Makes the queue of a name due at a time, if clients wait for it: others may have freed it.
+    pub(super) fn make_due(&mut self, id: &Id, at_ms: i64) {
+        if self.queues.contains_key(id) {
+            self.expiries.set(id, at_ms);
+        }
+    }
+
+    /// Checks whether clients wait for this pool or name.
+    pub(super) fn has(&self, id: &Id) -> bool {
+        self.queues.contains_key(id)
+    }
+
+    /// Returns the names that clients wait for.
+    pub(super) fn names(&self) -> Vec<String> {
+        let names = self.queues.keys().filter(|id| matches!(id, Id::Name(_)));
+        names.map(|id| id.to_string()).collect()
     }
 
     /// Makes every queue due now: another process may have freed slots.

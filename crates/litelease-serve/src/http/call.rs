@@ -102,12 +102,21 @@ impl<'a> Context<'a> {
     pub(super) async fn on_grant(
         &self,
         secret: String,
-        work: impl FnOnce(&Served<'_>, &Grant, i64) -> Done + Send + 'static,
+        work: impl Fn(&Served<'_>, &Grant, i64) -> Done + Send + 'static,
     ) -> Handled {
         self.perform(Task::Grant(secret, Box::new(work))).await
     }
 
-    /// Runs work on a pool, a name or a queue in the next commit.
+    /// Runs work on a name in the next commit.
+    pub(super) async fn on_name(
+        &self,
+        name: String,
+        work: impl Fn(&Served<'_>, &str, i64) -> Done + Send + 'static,
+    ) -> Handled {
+        self.perform(Task::Name(Id::Name(name.into()), Box::new(work))).await
+    }
+
+    /// Runs work on a pool or a queue in the next commit.
     pub(super) async fn on_id(
         &self,
         task: fn(Id, crate::job::OnId) -> Task,

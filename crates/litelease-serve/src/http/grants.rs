@@ -7,14 +7,13 @@ use litelease_wire::{
 use super::call::{Context, Handle, Handled, milliseconds, not_of_process};
 use crate::access::Which;
 use crate::committer::{names, payloads};
-use crate::job::{Id, Task};
 use crate::response::Response;
 
 impl Handle for Attach {
     async fn handle(self, context: Context<'_>) -> Handled {
         context
             .on_grant(self.grant, move |file, grant, now_ms| {
-                payloads::attach(file, grant, self.value, now_ms)
+                payloads::attach(file, grant, self.value.clone(), now_ms)
             })
             .await
     }
@@ -42,7 +41,7 @@ impl Handle for StoreCheckpoint {
     async fn handle(self, context: Context<'_>) -> Handled {
         context
             .on_grant(self.grant, move |file, grant, now_ms| {
-                payloads::checkpoint(file, grant, self.value, now_ms)
+                payloads::checkpoint(file, grant, self.value.clone(), now_ms)
             })
             .await
     }
@@ -51,7 +50,7 @@ impl Handle for StoreCheckpoint {
 impl Handle for LastCheckpoint {
     async fn handle(self, context: Context<'_>) -> Handled {
         let (caller, scopes) = (context.caller, context.call.scopes);
-        let found = context.app.read(false, move |reader| {
+        let found = context.app.read(false, None, move |reader| {
             let names = Which::One(self.name.as_str().into());
             let mut checked = Ok(());
             for scope in scopes {
@@ -71,7 +70,7 @@ impl Handle for RequestLease {
         not_of_process("requester", &self.requester)?;
         let (requester, within_ms) = (self.requester, milliseconds(self.within));
         context
-            .on_id(Task::Name, Id::Name(self.name.into()), move |file, name, now_ms| {
+            .on_name(self.name, move |file, name, now_ms| {
                 payloads::request(file, name, &requester, within_ms, now_ms)
             })
             .await

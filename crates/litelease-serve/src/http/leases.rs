@@ -10,7 +10,7 @@ use crate::access::Which;
 use crate::answer::{Answer, known};
 use crate::committer::{NameState, names};
 use crate::events::{self, Target};
-use crate::job::{self, Id, Task, Wanted};
+use crate::job::{self, Id, Reported, Wanted};
 use crate::response::Response;
 
 impl Handle for Claim {
@@ -26,7 +26,9 @@ impl Handle for Claim {
         }
         // The time is up. A client that may claim the name may see who has it.
         let text = "the name did not come free in time: ask again";
-        let current = app.read(false, move |reader| {
+        let names = Which::One(name.as_str().into());
+        let reported = Some(Reported { caller: Some(caller), names });
+        let current = app.read(false, reported, move |reader| {
             reader.check(caller, scope, &Which::One(name.as_str().into()))?;
             Ok(reader.name(&name)?.current)
         });
@@ -68,7 +70,7 @@ impl Handle for Transfer {
 
 impl Handle for Break {
     async fn handle(self, context: Context<'_>) -> Handled {
-        context.on_id(Task::Name, Id::Name(self.name.into()), names::break_lease).await
+        context.on_name(self.name, names::break_lease).await
     }
 }
 
@@ -77,7 +79,8 @@ impl Handle for ListLeases {
         let ListLeases { name, prefix, after, limit, all } = self;
         let (names, limit) = (which(name, prefix)?, limit.unwrap_or(USUAL_PAGE));
         let (caller, scope) = (context.caller, context.scope());
-        let leases = context.app.read(false, move |reader| {
+        let reported = Some(Reported { caller: Some(caller), names: names.clone() });
+        let leases = context.app.read(false, reported, move |reader| {
             reader.check(caller, scope, &names)?;
             Ok(match names {
                 Which::One(name) => Leases::One(one(&name, reader.name(&name)?)),

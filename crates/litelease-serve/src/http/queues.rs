@@ -40,7 +40,7 @@ impl Context<'_> {
     async fn on_dead(self, queue: String, change: ManyItems, id: Option<i64>) -> Handled {
         let Some(id) = id else { return self.change_many(queue, change).await };
         let key = self.request_key(&queue);
-        self.on_id(Task::Name, Id::Queue(queue.into()), move |file, queue, now_ms| {
+        self.on_id(Task::Queue, Id::Queue(queue.into()), move |file, queue, now_ms| {
             items::change_one(file, queue, change, id, key.as_ref(), now_ms)
         })
         .await
@@ -60,7 +60,7 @@ impl Handle for Send {
         let delay = duration(milliseconds(self.delay));
         let key = context.request_key(&self.queue);
         context
-            .on_id(Task::Name, Id::Queue(self.queue.into()), move |file, queue, now_ms| {
+            .on_id(Task::Queue, Id::Queue(self.queue.into()), move |file, queue, now_ms| {
                 let mut options = SendOptions::new().delay(delay);
                 if let Some(item_key) = &item_key {
                     options = options.key(item_key);
@@ -150,7 +150,7 @@ impl Handle for Cancel {
         }
         let key = context.request_key(&self.queue);
         context
-            .on_id(Task::Name, Id::Queue(self.queue.into()), move |file, queue, now_ms| {
+            .on_id(Task::Queue, Id::Queue(self.queue.into()), move |file, queue, now_ms| {
                 let by_key = ItemName::Key(item_key.as_deref().unwrap_or_default());
                 items::cancel(file, queue, id.map_or(by_key, ItemName::Id), key.as_ref(), now_ms)
             })

@@ -6,7 +6,7 @@
 //! | `j` | the journal is complete, and has so many parts |
 //! | `j` PART | a part of the journal |
 //! | `m` | the format, and the service time of the last commit |
-//! | `r` TABLE 0 NUMBER | a row: its columns, each with its type |
+//! | `r` TABLE 0 NUMBER | a row: its columns, each with its type; leases are the engine's own rows |
 //! | `s` TABLE | the definition of a table |
 
 use crate::failure::Failure;
@@ -21,8 +21,11 @@ pub(super) const META: &[u8] = b"m";
 const ROW: &[u8] = b"r";
 pub(super) const SCHEMA: &[u8] = b"s";
 
-/// The format of everything here. A larger number is refused.
-const FORMAT: u8 = 1;
+/// The format of the rows. Another number is refused. In format 1, names were rows of the service.
+const FORMAT: u8 = 2;
+
+/// The format of access keys.
+const ACCESS_FORMAT: u8 = 1;
 
 /// The shift of moments between service time and this machine's clock.
 #[derive(Clone, Copy)]
@@ -58,6 +61,11 @@ impl Meta {
     pub(super) fn read(mut bytes: &[u8]) -> Result<Self, Failure> {
         match take::<1>(&mut bytes)? {
             [FORMAT] => Ok(Meta { at_ms: i64::from_be_bytes(take(&mut bytes)?) }),
+            [format] if format < FORMAT => Err(Failure::DamagedRow(
+                "an earlier build of litelease has served this engine, with names of its own: \
+                 begin with another prefix or schema"
+                    .into(),
+            )),
             [format] => Err(Failure::DamagedRow(format!(
                 "a newer litelease has written the rows of this service (format {format}, this one \
                  knows {FORMAT}): update this server"
@@ -157,7 +165,7 @@ pub(crate) fn is_access(key: &[u8]) -> bool {
 
 /// Writes an access key.
 pub(crate) fn write_access(row: &AccessRow) -> Vec<u8> {
-    let mut bytes = vec![FORMAT];
+    let mut bytes = vec![ACCESS_FORMAT];
     for part in [row.name.as_bytes(), &row.hash, row.allow.as_bytes()] {
         write_bytes(part, &mut bytes);
     }
@@ -173,7 +181,7 @@ pub(crate) fn read_access(key: &[u8], bytes: &[u8]) -> Result<AccessRow, Failure
 
 fn read_access_row(mut bytes: &[u8]) -> Result<AccessRow, Failure> {
     let bytes = &mut bytes;
-    if take::<1>(bytes)? != [FORMAT] {
+    if take::<1>(bytes)? != [ACCESS_FORMAT] {
         return Err(damaged());
     }
     let name = text(read_bytes(bytes)?)?;

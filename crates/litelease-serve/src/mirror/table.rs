@@ -26,7 +26,7 @@ GROUP BY queue, key";
 
 /// The columns with a moment of the service's time. Moments that are only shown to people are not
 /// shifted, nor are the dates at which access keys end.
-pub(super) const MOMENTS: [(&str, &str); 11] = [
+pub(super) const MOMENTS: [(&str, &str); 10] = [
     ("litelease_answered", "at_ms"),
     ("litelease_limits", "not_after_ms"),
     ("litelease_limits", "progress_at_ms"),
@@ -37,8 +37,25 @@ pub(super) const MOMENTS: [(&str, &str); 11] = [
     ("litelease_reads", "expires_at_ms"),
     ("litelease_requests", "repeated_at_ms"),
     ("litelease_requests", "until_ms"),
-    ("litelease_resources", "lease_expires_at_ms"),
 ];
+
+/// The tables whose rows belong to the name in their column `name`, and are stored with it.
+const OF_NAMES: [&str; 7] = [
+    "litelease_checkpoints",
+    "litelease_limits",
+    "litelease_reads",
+    "litelease_requests",
+    "litelease_served",
+    "litelease_sessions",
+    "litelease_values",
+];
+
+/// A row that was changed, and the name that it belongs to, if it does.
+pub(super) struct ChangedRow {
+    pub(super) number: i64,
+    pub(super) name: Option<String>,
+    pub(super) change: RowChange,
+}
 
 /// A table in memory.
 pub(super) struct Table {
@@ -90,6 +107,10 @@ fn read_columns(connection: &Connection, table: &str) -> Result<Vec<(String, boo
 }
 
 impl Table {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Checks whether its rows have numbers, by which they are stored.
     fn has_numbers(&self) -> bool {
         self.name != KEYS_TABLE
@@ -106,12 +127,14 @@ impl Table {
         connection: &Connection,
         numbers: &BTreeSet<i64>,
         offset_ms: i64,
-        rows: &mut Vec<RowChange>,
+        rows: &mut Vec<ChangedRow>,
     ) -> Result<(), Failure> {
         if !self.has_numbers() {
             return Ok(());
         }
-        let sql = format!("SELECT 0{} FROM main.{} WHERE rowid = ?1", self.names(), self.name);
+        let of_name = if OF_NAMES.contains(&&*self.name) { "name" } else { "NULL" };
+        let names = self.names();
+        let sql = format!("SELECT {of_name}{names} FROM main.{} WHERE rowid = ?1", self.name);
         let mut select = connection.prepare(&sql)?;
         for number in numbers {
             let value = select.query_row([number], |row| {
@@ -120,10 +143,37 @@ impl Table {
                     let shift = Shift::by(if *is_moment { -offset_ms } else { 0 });
                     encoding::write_value(row.get_ref(at + 1)?, shift, &mut bytes);
                 }
-                Ok(bytes)
+                Ok((row.get(0)?, bytes))
             });
-            rows.push((encoding::row_key(&self.name, *number), value.optional()?));
+            let (name, value) = value.optional()?.map_or((None, None), |(name, value)| {
+                let name: Option<String> = name;
+                (name, Some(value))
+            });
+            let change = (encoding::row_key(&self.name, *number), value);
+            rows.push(ChangedRow { number: *number, name, change });
         }
+        Ok(())
+    }
+
+    /// Writes a row as the engine has it.
+    pub(super) fn put_back(
+        &self,
+        connection: &Connection,
+        number: i64,
+        stored: Option<&[u8]>,
+        offset_ms: i64,
+    ) -> Result<(), Failure> {
+        connection
+            .execute(&format!("DELETE FROM main.{} WHERE rowid = ?1", self.name), [number])?;
+        let Some(mut bytes) = stored else { return Ok(()) };
+        let mut values = vec![Value::Integer(number)];
+        for (_, is_moment) in &self.columns {
+            let shift = Shift::by(if *is_moment { offset_ms } else { 0 });
+            values.push(encoding::read_value(&mut bytes, shift)?);
+        }
+        let (places, names) = (vec!["?"; values.len()].join(", "), self.names());
+        let sql = format!("INSERT INTO main.{} (rowid{names}) VALUES ({places})", self.name);
+        connection.execute(&sql, params_from_iter(values))?;
         Ok(())
     }
 

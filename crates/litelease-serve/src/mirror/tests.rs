@@ -8,29 +8,36 @@ use std::time::Duration;
 
 use litelease::{BorrowOptions, SendOptions};
 use litelease_cluster::engine::{
-    Change, EngineFacts, Error as EngineError, Loaded, LoadedRow, Stored,
+    Change, Commit, Committed, EngineFacts, Error as EngineError, Loaded, LoadedRow, Part, Stored,
 };
-use litelease_cluster::{Cluster, MemoryEngine};
+use litelease_cluster::{Cluster, MemoryEngine, Options, System};
 use litelease_hold::{Acquired, Clock, Granted, Home, Keeper, SystemClock, keep};
 
 use super::table::MOMENTS;
 use super::*;
 use crate::cluster_access::ClusterAccess;
+use crate::replica::WRITER_LEASE;
 use crate::served_rows::Secret;
 use crate::{answered_rows, served_rows};
 
 type Outcome<T> = litelease_cluster::engine::Result<T>;
 
 /// Moments that are for people only, times that are no moments, and dates of access keys.
-const OTHER_TIMES: [(&str, &str); 9] = [
+const OTHER_TIMES: [(&str, &str); 15] = [
     ("litelease_access", "created_at_ms"),
     ("litelease_access", "expires_at_ms"),
     ("litelease_checkpoints", "updated_at_ms"),
     ("litelease_kept_slots", "since_ms"),
     ("litelease_limits", "progress_within_ms"),
+    ("litelease_newest_ticks", "began_ms"),
+    ("litelease_newest_ticks", "ended_ms"),
+    ("litelease_newest_ticks", "previous_ms"),
+    ("litelease_newest_ticks", "skipped_ms"),
+    ("litelease_newest_ticks", "tick_ms"),
     ("litelease_pools", "created_at_ms"),
     ("litelease_pools", "updated_at_ms"),
     ("litelease_resources", "created_at_ms"),
+    ("litelease_resources", "lease_expires_at_ms"),
     ("litelease_resources", "updated_at_ms"),
 ];
 
@@ -51,7 +58,21 @@ struct Failing {
     rows: MemoryEngine,
     fails: Mutex<Fails>,
     commits: AtomicUsize,
-    late: Mutex<Option<(String, i64, Vec<RowChange>)>>,
+    late: Mutex<Option<Late>>,
+}
+
+/// A request that arrives after its client has given up.
+enum Late {
+    Rows(String, i64, Vec<RowChange>),
+    Parts(LateCommit),
+}
+
+struct LateCommit {
+    token: i64,
+    floor_version: i64,
+    incarnation: i64,
+    parts: Vec<Part>,
+    rows: Vec<RowChange>,
 }
 
 impl Engine for Failing {
@@ -103,11 +124,43 @@ impl Engine for Failing {
                 Err(EngineError::CommitUnknown("test".into()))
             }
             Fails::Late(at) if at == number => {
-                *self.late.lock().unwrap() = Some((name.into(), token, rows.to_vec()));
+                *self.late.lock().unwrap() = Some(Late::Rows(name.into(), token, rows.to_vec()));
                 Err(EngineError::CommitUnknown("test".into()))
             }
             _ => self.rows.commit_rows(name, token, rows),
         }
+    }
+
+    fn commit_parts(&self, commit: &Commit<'_>) -> Outcome<Committed> {
+        let number = self.commits.fetch_add(1, Ordering::SeqCst);
+        let fails = *self.fails.lock().unwrap();
+        let operations = commit.parts.len() + commit.rows.len();
+        let largest = commit.parts.iter().map(|part| part.rows.len() + 2).max().unwrap_or(0);
+        assert!(operations + largest <= 128, "too many operations");
+        match fails {
+            Fails::Before(at) if at == number => Err(EngineError::Unreachable("test".into())),
+            Fails::After(at) if at == number => {
+                let _ = self.rows.commit_parts(commit)?;
+                Err(EngineError::CommitUnknown("test".into()))
+            }
+            Fails::Late(at) if at == number => {
+                let (parts, rows) = (commit.parts.to_vec(), commit.rows.to_vec());
+                let commit = LateCommit {
+                    token: commit.writer.1,
+                    floor_version: commit.floor_version,
+                    incarnation: commit.incarnation,
+                    parts,
+                    rows,
+                };
+                *self.late.lock().unwrap() = Some(Late::Parts(commit));
+                Err(EngineError::CommitUnknown("test".into()))
+            }
+            _ => self.rows.commit_parts(commit),
+        }
+    }
+
+    fn most_parts(&self, rows_each: usize) -> usize {
+        self.rows.most_parts(rows_each)
     }
 
     fn most_rows(&self, new_tokens: bool) -> usize {
@@ -134,8 +187,16 @@ impl Failing {
     /// Lets the commit arrive that is late, if there is one. Returns whether it was stored.
     fn arrive(&self) -> bool {
         let late = self.late.lock().unwrap().take();
-        late.is_some_and(|(name, token, rows)| {
-            matches!(self.rows.commit_rows(&name, token, &rows), Ok(Stored::Done { .. }))
+        late.is_some_and(|late| match late {
+            Late::Rows(name, token, rows) => {
+                matches!(self.rows.commit_rows(&name, token, &rows), Ok(Stored::Done { .. }))
+            }
+            Late::Parts(LateCommit { token, floor_version, incarnation, parts, rows }) => {
+                let writer = (WRITER_LEASE, token);
+                let (parts, rows) = (&parts, &rows);
+                let commit = Commit { writer, floor_version, incarnation, parts, rows };
+                self.rows.commit_parts(&commit).unwrap() != Committed::Replaced
+            }
         })
     }
 }
@@ -162,13 +223,23 @@ struct Writer {
 }
 
 impl Writer {
-    /// Takes over from the writer.
+    /// Takes over from the writer. The times of leases are those of the clock.
     fn take_over(engine: &Arc<Failing>, clock: fn() -> i64) -> Self {
-        let cluster = Cluster::on(engine.rows.clone());
+        Writer::take_over_with(engine, clock, true)
+    }
+
+    /// Takes over, and counts leases anew.
+    fn take_over_counting(engine: &Arc<Failing>, clock: fn() -> i64) -> Self {
+        Writer::take_over_with(engine, clock, false)
+    }
+
+    fn take_over_with(engine: &Arc<Failing>, clock: fn() -> i64, is_one_clock: bool) -> Self {
+        let cluster = Cluster::on(engine.rows.clone()).of_service();
         let _ = cluster.break_lease("serve").unwrap();
         let lease = Arc::new(claim(cluster));
         let engine: Arc<dyn Engine> = engine.clone();
-        let mut mirror = Mirror::new(engine, lease.clone(), clock);
+        let cluster = Cluster::with(engine, Arc::new(System), Options::default());
+        let mut mirror = Mirror::new(cluster, lease.clone(), clock, is_one_clock);
         let db = mirror.load().unwrap();
         Writer { mirror, lease, db }
     }
@@ -177,7 +248,8 @@ impl Writer {
     fn commit(&mut self, work: impl FnOnce(&Litelease)) -> Result<(), Failure> {
         self.db.begin_batch()?;
         work(&self.db);
-        let stored = self.mirror.commit(&self.db).and_then(|()| Ok(self.db.commit_batch()?));
+        let stored = self.mirror.commit(&self.db, &BTreeSet::new());
+        let stored = stored.and_then(|()| Ok(self.db.commit_batch()?));
         if stored.is_err() {
             let _ = self.db.rollback_batch();
             self.mirror.distrust();
@@ -252,7 +324,8 @@ fn what_one_writer_has_stored_the_next_one_loads() {
     next.commit(|db| drop(db.at(1_000).claim("m", "a", TTL).unwrap())).unwrap();
     let rows = engine.load_rows(b"").unwrap();
     let rows = rows.iter().filter(|(key, _)| key.starts_with(b"r")).count();
-    let stored = everything(&next.db).iter().filter(|row| !row.contains("queue_keys")).count();
+    let is_ours = |row: &&String| !row.contains("queue_keys") && !row.contains("_resources");
+    let stored = everything(&next.db).iter().filter(is_ours).count();
     assert_eq!(rows, stored);
 }
 
@@ -472,7 +545,7 @@ fn what_was_left_at_the_last_commit_begins_anew_on_the_clock_of_the_next_writer(
         slots.collect::<Vec<_>>()
     };
     // Its clock is at 2,000. One slot has 30 s left, and one is kept.
-    let mut first = Writer::take_over(&engine, || 2_000);
+    let mut first = Writer::take_over_counting(&engine, || 2_000);
     first
         .commit(|db| {
             let pools = db.pools();
@@ -485,17 +558,17 @@ fn what_was_left_at_the_last_commit_begins_anew_on_the_clock_of_the_next_writer(
             db.queue("q").at(2_000).receive(TTL).unwrap().unwrap();
         })
         .unwrap();
-    // Its clock is days ahead.
-    let mut second = Writer::take_over(&engine, || 900_000_000);
-    assert_eq!(until(&second.db, 900_000_000), [900_030_000, i64::MAX]);
-    let lease = second.db.at(900_000_000).inspect("n").unwrap().unwrap();
-    assert_eq!(lease.expires_at_ms, 900_030_000);
-    assert_eq!(second.db.queue("q").at(900_000_000).items().unwrap().len(), 1);
-    assert_eq!(second.db.queue("q").next_visible().unwrap(), Some(900_030_000));
+    // Its clock is a minute and a half ahead.
+    let mut second = Writer::take_over_counting(&engine, || 90_000);
+    assert_eq!(until(&second.db, 90_000), [120_000, i64::MAX]);
+    let lease = second.db.at(90_000).inspect("n").unwrap().unwrap();
+    assert_eq!(lease.expires_at_ms, 120_000);
+    assert_eq!(second.db.queue("q").at(90_000).items().unwrap().len(), 1);
+    assert_eq!(second.db.queue("q").next_visible().unwrap(), Some(120_000));
     // A row that is not written again is still counted by the service's time.
-    second.commit(|db| drop(db.at(900_000_000).claim("m", "a", TTL).unwrap())).unwrap();
+    second.commit(|db| drop(db.at(90_000).claim("m", "a", TTL).unwrap())).unwrap();
     // Its clock is far behind.
-    let third = Writer::take_over(&engine, || 50);
+    let third = Writer::take_over_counting(&engine, || 50);
     assert_eq!(until(&third.db, 50), [30_050, i64::MAX]);
     assert_eq!(third.db.at(50).inspect("m").unwrap().unwrap().expires_at_ms, 30_050);
     assert_eq!(third.db.queue("q").next_visible().unwrap(), Some(30_050));
@@ -546,7 +619,7 @@ fn tokens_go_on_above_the_floor_of_the_engine() {
 #[test]
 fn rows_of_a_newer_format_and_damaged_rows_are_refused_and_the_lease_is_given_up() {
     for (key, value) in
-        [(&b"m"[..], &b"\x02........"[..]), (b"rlitelease_pools\0........", b"\x09")]
+        [(&b"m"[..], &b"\x03........"[..]), (b"rlitelease_pools\0........", b"\x09")]
     {
         let engine = failing();
         let mut writer = Writer::take_over(&engine, || 2_000);

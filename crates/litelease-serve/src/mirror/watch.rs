@@ -30,6 +30,18 @@ pub(super) fn take() -> Changed {
     CHANGED.with(RefCell::take)
 }
 
+/// Forgets changes of a table: of this row, or of all.
+pub(super) fn forget(table: &str, number: Option<i64>) {
+    CHANGED.with(|changed| {
+        let mut changed = changed.borrow_mut();
+        match (number, changed.get_mut(table)) {
+            (None, _) => _ = changed.remove(table),
+            (Some(number), Some(numbers)) => _ = numbers.remove(&number),
+            (Some(_), None) => {}
+        }
+    });
+}
+
 unsafe extern "C" fn note(
     _: *mut c_void,
     _: c_int,

@@ -21,6 +21,16 @@ BEGIN
   END IF;
 END $litelease$;
 
+-- Refuses the names that belong to the service: whoever claimed `serve` would stop it.
+CREATE OR REPLACE FUNCTION {s}.check_name(name text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $litelease$
+BEGIN
+  IF name = 'serve' OR starts_with(name, 'serve/') THEN
+    RAISE invalid_parameter_value USING DETAIL = 'InvalidName',
+      MESSAGE = 'the name belongs to the service: only its servers hold it (break works)';
+  END IF;
+END $litelease$;
+
 -- Returns the end of a lease.
 CREATE OR REPLACE FUNCTION {s}.until_ms(ttl_ms bigint, now_ms bigint) RETURNS bigint LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $litelease$
@@ -127,6 +137,7 @@ DECLARE
   new_token bigint;
   floor bigint;
 BEGIN
+  PERFORM {s}.check_name(claim.name);
   PERFORM {s}.check_ask(claim.name, claim.owner, ttl_ms);
   PERFORM {s}.begin_verb(now_ms);
   LOOP
@@ -184,6 +195,7 @@ DECLARE
   seen {s}.resources;
   at_ms bigint;
 BEGIN
+  PERFORM {s}.check_name(renew.name);
   PERFORM {s}.check_ask(renew.name, renew.owner, ttl_ms);
   PERFORM {s}.until_ms(ttl_ms, coalesce(now_ms, {clock}));
   seen := {s}.live(renew.name, renew.owner, renew.token, now_ms, false);
@@ -207,6 +219,7 @@ RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $litel
 DECLARE
   seen {s}.resources;
 BEGIN
+  PERFORM {s}.check_name(release.name);
   PERFORM {s}.check_ask(release.name, release.owner, 1);
   seen := {s}.live(release.name, release.owner, release.token, now_ms, false);
   IF seen.name IS NULL THEN RETURN false; END IF;
@@ -224,6 +237,7 @@ DECLARE
   new_token bigint;
   at_ms bigint;
 BEGIN
+  PERFORM {s}.check_name(transfer.name);
   PERFORM {s}.check_ask(transfer.name, transfer.owner, ttl_ms), {s}.check_ask('', new_owner, 1);
   PERFORM {s}.until_ms(ttl_ms, coalesce(now_ms, {clock}));
   seen := {s}.live(transfer.name, transfer.owner, transfer.token, now_ms, true);

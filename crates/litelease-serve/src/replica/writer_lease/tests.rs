@@ -133,7 +133,7 @@ impl World {
 
     /// A writer whose fences ask for this ttl.
     fn with_ttl(ttl: Duration) -> Self {
-        let (cluster, clock) = (Cluster::on(MemoryEngine::new()), Stepped::default());
+        let (cluster, clock) = (Cluster::on(MemoryEngine::new()).of_service(), Stepped::default());
         let keeper = Arc::new(Keeper::new(Arc::new(clock.clone())));
         let [before, after, in_fence] = [(); 3].map(|()| Hook::default());
         let keep: Keep = {
