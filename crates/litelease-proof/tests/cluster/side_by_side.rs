@@ -1,6 +1,9 @@
 //! Programs that claim names on an engine, beside a service there: a name has one row, and so one
 //! owner, however it is asked for.
 
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,7 +11,7 @@ use litelease_cluster::{
     BreakResult, ClaimResult, Cluster, Error, ReleaseResult, RenewResult, TransferResult,
 };
 use litelease_proof::postgres::{self, Postgres};
-use litelease_proof::rig::{LONG, eventually};
+use litelease_proof::rig::{LONG, eventually, report};
 use litelease_proof::server::{Client, Response};
 use serde_json::{Value, json};
 
@@ -290,4 +293,137 @@ fn a_guarded_transaction_stops_the_clients_of_its_own_name_alone() {
     session.sql("COMMIT");
     assert_eq!(breaks.join().unwrap().status, 200);
     assert_eq!(sides.program.token("pay").unwrap(), Some(2));
+}
+
+/// The grants of a few names that clients of the service and programs compete for.
+#[derive(Default)]
+struct Grants(Mutex<BTreeMap<(usize, i64), (Instant, Instant)>>);
+
+/// How long a lease of the competition is, and for how long its holder trusts it.
+const SHORT: Duration = Duration::from_secs(2);
+const TRUSTED: Duration = Duration::from_millis(1_800);
+
+impl Grants {
+    /// Takes note of a grant that was asked for at a moment. No other one may be trusted now.
+    fn add(&self, name: usize, token: i64, asked: Instant) {
+        let (mut grants, now) = (self.0.lock().unwrap(), Instant::now());
+        let trusted = grants.iter().find(|((of, _), (_, until))| *of == name && *until > now);
+        let trusted = trusted.filter(|_| asked + TRUSTED > now).map(|((_, other), _)| *other);
+        assert_eq!(trusted, None, "n{name}: two believe in it, one under token {token}");
+        let before = grants.insert((name, token), (now, asked + TRUSTED));
+        assert!(before.is_none(), "n{name}: token {token} was granted twice");
+        let newer = grants.iter().find(|((of, newer), (answered, _))| {
+            *of == name && *newer > token && *answered < asked
+        });
+        assert_eq!(newer, None, "n{name}: token {token} came after a larger one");
+    }
+
+    /// Its holder gives it up.
+    fn end(&self, name: usize, token: i64) {
+        if let Some((_, until)) = self.0.lock().unwrap().get_mut(&(name, token)) {
+            *until = Instant::now();
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+/// Clients of two servers and programs beside them compete for names, while the server that writes
+/// is killed, stopped and terminated. Nothing is believed in twice, and tokens grow.
+#[test]
+fn servers_die_and_stop_while_programs_and_clients_compete() {
+    for (engine, found) in Engine::all() {
+        let url = found.url("compete");
+        let mut servers = Servers::start(&url, 2, &["--open", "--writer-ttl", "1s"]);
+        servers.wait_for_all();
+        let (grants, end) = (Grants::default(), Instant::now() + Duration::from_secs(12));
+        let (by_service, by_program) = (Mutex::new(0), Mutex::new(0));
+        thread::scope(|scope| {
+            for number in 0..4_usize {
+                let (grants, by_service) = (&grants, &by_service);
+                let mut client = servers.client(number % 2).with_patience(Duration::from_secs(5));
+                scope.spawn(move || {
+                    for round in 0.. {
+                        let (name, asked) = ((number + round) % 3, Instant::now());
+                        if asked > end {
+                            break;
+                        }
+                        let claim = json!({ "name": format!("n{name}"), "owner": "http", "ttl": 2, "wait": 1 });
+                        let Ok(granted) = client.ask("POST", "/v1/claim", &claim, "") else {
+                            client.hang_up();
+                            thread::sleep(Duration::from_millis(50));
+                            continue;
+                        };
+                        if granted.status != 200 {
+                            continue;
+                        }
+                        let granted = granted.json();
+                        let token = granted["token"].as_i64().unwrap();
+                        grants.add(name, token, asked);
+                        *by_service.lock().unwrap() += 1;
+                        thread::sleep(Duration::from_millis(5));
+                        grants.end(name, token);
+                        // Some are left to end by themselves.
+                        if round % 5 != 0 {
+                            let release = json!({ "grant": granted["grant"] });
+                            let _ = client.ask("POST", "/v1/release", &release, "");
+                        }
+                    }
+                });
+            }
+            for number in 0..2_usize {
+                let (grants, by_program) = (&grants, &by_program);
+                let program = Cluster::open(&url).unwrap();
+                scope.spawn(move || {
+                    for round in 0.. {
+                        let (name, asked) = ((number + round) % 3, Instant::now());
+                        if asked > end {
+                            break;
+                        }
+                        let owner = format!("program {number}");
+                        let name_text = format!("n{name}");
+                        let Ok(ClaimResult::Acquired(lease)) =
+                            program.claim(&name_text, &owner, SHORT)
+                        else {
+                            thread::sleep(Duration::from_millis(3));
+                            continue;
+                        };
+                        grants.add(name, lease.token, asked);
+                        *by_program.lock().unwrap() += 1;
+                        thread::sleep(Duration::from_millis(5));
+                        grants.end(name, lease.token);
+                        if round % 5 != 0 {
+                            let _ = program.release(&lease);
+                        }
+                    }
+                });
+            }
+            for round in 0..3 {
+                thread::sleep(Duration::from_millis(2_500));
+                let Some(writer) = servers.writer() else { continue };
+                if round == 1 {
+                    // It wakes up as one that was replaced.
+                    let pid = servers.pid(writer);
+                    send_signal(pid, "STOP");
+                    thread::sleep(Duration::from_millis(2_500));
+                    send_signal(pid, "CONT");
+                } else {
+                    servers.servers[writer].take().unwrap().kill();
+                    servers.restart(writer);
+                }
+            }
+        });
+        let (by_service, by_program) =
+            (by_service.into_inner().unwrap(), by_program.into_inner().unwrap());
+        report(&format!("{engine}: {by_service} grants by the service, {by_program} to programs"));
+        assert!(by_service > 10 && by_program > 10 && grants.count() == by_service + by_program);
+    }
+}
+
+/// Sends a signal to a server of this test.
+fn send_signal(pid: i32, signal: &str) {
+    let sent = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status();
+    assert!(sent.is_ok_and(|sent| sent.success()));
 }
