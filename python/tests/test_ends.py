@@ -357,7 +357,8 @@ LEFT_ALIVE = """
 import sys, litelease, _xxsubinterpreters as interpreters
 code = f"import sys; sys.path[:] = {sys.path!r}; import litelease; db = litelease.open({sys.argv[1]!r}); db.claim('x', 'a', 60)"
 code += "; held = db.hold('y', ttl=60)" if sys.argv[2] == "held" else "; db.hold('y', ttl=60).release(); db.close()"
-interpreters.run_string(interpreters.create(), code)
+left = interpreters.create()
+interpreters.run_string(left, code)
 """
 
 

@@ -45,13 +45,13 @@ from litelease import (
     SingleWriter,
     Tracker,
 )
-from litelease._identity import identity
+from litelease._library import identity
 
 IS_THOROUGH = bool(os.environ.get("LITELEASE_THOROUGH"))
 CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
 SOURCE = str(Path(litelease.__file__).parent)
 # What takes and gives back. In critical cases an exception comes before every bytecode of it.
-CRITICAL_FILES = {"_atomic.py", "_session.py", "_write_lock.py", "_writer.py"}
+CRITICAL_FILES = {"_atomic.py", "_session.py", "_writer.py"}
 
 
 class Interrupted(BaseException):
@@ -652,7 +652,7 @@ def test_a_hold_is_over_after_an_exception_at_any_moment(takes_over: bool) -> No
     if (child := os.fork()) == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    gone = identity().replace(f" pid {os.getpid()} ", f" pid {child} ")
+    gone = identity(0).replace(f" pid {os.getpid()} ", f" pid {child} ")
 
     def holds(db: Litelease) -> None:
         with db.hold("books", ttl=3600) as held:

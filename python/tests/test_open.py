@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
+import inspect
+import itertools
 import os
+import random
+import re
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
-from typing import Generator
+from typing import Any, Callable, Generator
 
 import pytest
 
 import litelease
-from litelease import Acquired, Litelease, LiteleaseError
+from litelease import Acquired, Cached, Election, Lease, Litelease, LiteleaseError, Pools, Session, Shards
 
 
 @pytest.fixture
@@ -222,3 +228,165 @@ def test_an_interrupt_before_any_instruction_leaves_no_hold_of_sql(db: Litelease
             assert db.owner("x") is None
         db.conn.execute(sql["unhold"]).fetchone()
     assert tried > 5
+
+
+# What a caller without a type checker may pass.
+ODD: list[object] = [
+    None, 0, 1, -1, 2**62, 2**63 - 1, 2**63, -(2**63) - 1, 10**30, 1.5, float("nan"), float("inf"), "", "x", "a\0b", "\ud800", b"x",
+    bytearray(b"x"), True, (), [], {}, object(), datetime.timedelta(days=-1), datetime.timedelta.max, "x" * 100_000, type, len,
+]  # fmt: skip
+USUAL: dict[str, list[Any]] = {
+    "name": ["x", "y"], "owner": ["a", "b"], "new_owner": ["b"], "ttl": [30], "ttl_ms": [5000], "now_ms": [100, 10**12], "token": [1, 2],
+    "id": ["p"], "lease": [Lease("x", "a", 1, 5)], "body": ["hi"], "visibility": [30], "count": [1], "receipt": ["1"], "value": [1],
+    "requester": ["c"], "within": [3], "reader": ["r"], "table": ["t"],
+}  # fmt: skip
+# They wait, have a file of their own, or need a Python that can load extensions.
+OTHERS = {"hold", "claim_wait", "request_wait", "close", "joining", "queue", "worker", "work", "guard", "present", "withdraw", "conn"}
+
+
+def verbs_of(db: Litelease) -> dict[str, Callable[..., Any]]:
+    handles = {"leases": db, "pools": Pools(db.conn), "queue": db.queue("q"), "joined": db.joining()}
+    return {
+        f"{kind}.{verb}": getattr(handle, verb)
+        for kind, handle in handles.items()
+        for verb in dir(handle)
+        if not verb.startswith("_") and verb not in OTHERS and callable(getattr(handle, verb))
+    }
+
+
+def told(verb: Callable[..., Any], given: dict[str, Any]) -> str:
+    try:
+        answer = repr(verb(**given))
+    except Exception as error:
+        answer = f"{type(error).__name__}: {error}"
+    # Receipts, tokens after a fence, times of this moment, and the names of the files.
+    return re.sub(r"oldest_ms=\d+|token is \d+|receipt='[^']*'|[0-9a-f]{8}-[0-9a-f-]{27}|\d{13,}|0x[0-9a-f]+|own\.db|theirs\.db", "_", answer)
+
+
+def test_whatever_is_passed_is_answered_as_on_a_connection_of_the_callers(tmp_path: Path) -> None:
+    """One table of verbs: by the library's own statements or through Python's, answers and errors are the same."""
+    own = litelease.open(tmp_path / "own.db")
+    theirs = Litelease(sqlite3.connect(tmp_path / "theirs.db", isolation_level=None))
+    theirs.bootstrap()
+    for db in (own, theirs):
+        db.conn.execute("CREATE TABLE t (id)")
+        Pools(db.conn).register("p", 2)
+    verbs, dice, kinds = list(zip(verbs_of(own).items(), verbs_of(theirs).values())), random.Random(32), set[str]()
+    for _ in range(3000):
+        (name, verb), other = dice.choice(verbs)
+        given = {
+            parameter: dice.choice(USUAL[parameter] if parameter in USUAL and dice.random() < 0.6 else ODD)
+            for parameter, known in inspect.signature(verb).parameters.items()
+            if known.default is known.empty or parameter == "now_ms" or dice.random() < 0.4
+        }
+        if "now_ms" in given and given["now_ms"] is None:
+            given["now_ms"] = 100  # the clock would be read twice
+        answers = told(verb, given), told(other, given)
+        assert answers[0] == answers[1], (name, given)
+        assert not own.conn.in_transaction and not theirs.conn.in_transaction, (name, given)
+        kinds.add(answers[0].partition(":")[0])
+    assert not kinds & {"AssertionError", "AttributeError", "KeyError", "IndexError", "RuntimeError", "SystemError"}, kinds
+    assert {"TypeError", "InvalidTtl", "OverflowError", "NotInTransaction", "NoSuchPool", "UnicodeEncodeError"} <= kinds
+    own.close()
+
+
+def seconds_users(db: Litelease) -> list[Callable[[], object]]:
+    """What opens the file a second time."""
+    return [
+        lambda: db.hold("x", ttl=5),
+        lambda: db.claim_wait("x", "a", 5, 0.1),
+        lambda: db.queue("q").worker(5),
+        lambda: Election(db, "x"),
+        lambda: Session(db, "x"),
+        lambda: Shards.join(db, "g", 1, "m"),
+        lambda: Cached(db, "x", lambda conn: 1),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["own", "caller's"])
+@pytest.mark.parametrize("how", ["moved", "replaced"])
+def test_a_file_that_was_replaced_is_not_opened_a_second_time(tmp_path: Path, kind: str, how: str) -> None:
+    """The lease was taken in the file that had come in its place, where the connection itself was still in the old one."""
+    path = tmp_path / "app.sqlite3"
+    litelease.open(path).close()
+    db = litelease.open(path) if kind == "own" else Litelease(sqlite3.connect(path, isolation_level=None))
+    db.hold("warm", ttl=5).release()
+    os.rename(path, tmp_path / "elsewhere")
+    if how == "replaced":
+        litelease.open(path).close()
+    for use in seconds_users(db):
+        with pytest.raises(LiteleaseError, match="app.sqlite3 was moved, deleted or replaced: open it again"):
+            use()
+    assert path.exists() == (how == "replaced")
+    if how == "replaced":
+        assert litelease.open(path).leases() == []
+
+
+@pytest.mark.parametrize("kind", ["own", "caller's"])
+def test_a_connection_that_keeps_its_locks_has_no_second_one(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "app.sqlite3"
+    litelease.open(path).close()
+    db = litelease.open(path) if kind == "own" else Litelease(sqlite3.connect(path, isolation_level=None))
+    db.conn.execute("PRAGMA locking_mode = EXCLUSIVE")
+    for use in seconds_users(db):
+        with pytest.raises(LiteleaseError, match="locking_mode = EXCLUSIVE"):
+            use()
+    assert isinstance(db.claim("x", "a", 5), Acquired)
+
+
+def test_odd_names_of_files_are_names_or_refused(tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    for name in ("a?b#c%20.db", "é.db", " ", "line\nbreak.db", b"bytes.db", Path("path.db")):
+        with litelease.open(name) as db, db.hold("x", ttl=5) as held:
+            held.check()
+            assert os.path.exists(name)
+    for name in (5, None, object()):
+        with pytest.raises(TypeError):
+            litelease.open(name)  # type: ignore[arg-type]
+    for name in ("", ":memory:"):
+        with litelease.open(name) as db, pytest.raises(LiteleaseError, match="needs a file"):
+            db.hold("x", ttl=5)
+    with litelease.open("\udcff.db") as db, pytest.raises(LiteleaseError, match="UTF-8"):
+        db.hold("x", ttl=5)
+    for missing in ("no/folder.db", ".", "x" * 300):
+        with pytest.raises(sqlite3.OperationalError):
+            litelease.open(missing)
+    with litelease.open("times.db", timeout=datetime.timedelta(seconds=1)) as db:
+        assert isinstance(db.claim("x", "a", datetime.timedelta(seconds=5)), Acquired)
+        for wrong in ("5", b"5", [], None):
+            with pytest.raises(TypeError):
+                db.hold("y", wrong)  # type: ignore[arg-type]
+
+
+def test_whatever_is_closed_meanwhile_is_told_so(tmp_path: Path) -> None:
+    """Threads are inside the verbs, and in between, when the connection closes."""
+    for close, number in itertools.product([Litelease.close, lambda db: sqlite3.Connection.close(db.conn)], range(8)):
+        path, told = tmp_path / f"{number}.db", []
+        db = litelease.open(path)
+
+        def work(db: Litelease = db, told: list[BaseException] = told) -> None:
+            try:
+                while True:
+                    db.ensure("x", "a", 30), db.queue("q").send("y"), db.leases()
+            except BaseException as error:
+                told.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.002 * number)
+        close(db)
+        for thread in threads:
+            thread.join(20)
+        assert [type(error) for error in told] == [sqlite3.ProgrammingError] * 4, told
+        with litelease.open(path) as again:
+            assert again.conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_campaign_on_a_closed_connection_is_refused(db: Litelease) -> None:
+    election = Election(db, "leader")
+    with election.campaign(1, ttl=5):
+        pass
+    db.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        election.campaign(1, ttl=5)

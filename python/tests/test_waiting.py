@@ -17,7 +17,7 @@ import pytest
 
 import litelease
 from litelease import Acquired, Busy, Litelease, LiteleaseError, Pools, _library
-from litelease._wait import never, wait_for_change
+
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="notifications are Linux's")
@@ -147,7 +147,7 @@ def woken_after(path: Path) -> float:
     generation = _library.generation(waiter)
     Path(f"{path}-wakeup").write_bytes(os.urandom(64))  # after the rows were read
     before = time.monotonic()
-    wait_for_change(waiter, generation, 0.5, never)
+    _library.listen(waiter, generation, 0.5)
     return time.monotonic() - before
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import AsyncGenerator, Generator
 
 import pytest
 from common import until
@@ -121,6 +122,37 @@ def test_a_handler_that_raises_does_not_end_the_work(mail: Queue) -> None:
     assert (counts.done, counts.given_back) == (1, 1)
     note = only(mail).note
     assert note is not None and note.startswith("ValueError: no such customer é") and len(note.encode()) <= 1000
+
+
+def test_an_error_that_cannot_say_what_it_is_does_not_end_the_work(mail: Queue) -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise ValueError("not even this")
+
+    def fails(item: WorkItem) -> None:
+        raise Odd
+
+    mail.send("a")
+    assert mail.work(fails, until_empty=True).given_back == 1
+    assert only(mail).note == "Odd"
+
+
+def test_a_handler_that_would_do_nothing_is_refused_before_it_gets_an_item(mail: Queue) -> None:
+    """An item was acknowledged although its coroutine had never run."""
+
+    async def coroutine(item: WorkItem) -> None: ...
+
+    def generator(item: WorkItem) -> Generator[None, None, None]:
+        yield
+
+    async def both(item: WorkItem) -> AsyncGenerator[None, None]:
+        yield
+
+    mail.send("a")
+    for handler in (coroutine, generator, both, 7, None):
+        with pytest.raises(TypeError, match="a function that is done when it returns"):
+            mail.work(handler, once=True)  # type: ignore[arg-type]
+    assert (only(mail).state, only(mail).attempt) == (ItemState.VISIBLE, 0)
 
 
 def test_an_exception_that_is_no_error_gives_back_and_goes_on(mail: Queue) -> None:

@@ -31,6 +31,9 @@ pub(crate) mod code {
     pub(crate) const SIGNAL: u8 = 128;
 }
 
+/// The tick is taken.
+const TAKEN: &str = "TickTaken";
+
 /// The reader of standard output has gone away.
 const BROKEN_PIPE: &str = "BrokenPipe";
 
@@ -71,6 +74,23 @@ impl Failure {
     /// that.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         self.kind == BROKEN_PIPE
+    }
+
+    /// Returns the answer that the tick is taken. It is printed only if there is a `remark`.
+    pub(crate) fn taken(remark: Option<String>) -> Self {
+        Failure::new(code::NO, TAKEN, remark.unwrap_or_default())
+    }
+
+    /// Checks whether the tick is taken.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.kind == TAKEN
+    }
+
+    /// Prints it, unless it has nothing to say.
+    pub(crate) fn print_if_remarkable(&self, as_json: bool) {
+        if !self.message.is_empty() {
+            self.print(as_json);
+        }
     }
 
     /// Checks whether nothing was ever leased there.

@@ -6,6 +6,7 @@ mod file;
 mod grants;
 pub(crate) mod queues;
 mod server;
+pub(crate) mod ticks;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +16,8 @@ use std::time::Duration;
 use litelease::rusqlite::types::Value;
 use litelease::{
     BreakResult, ClaimResult, GrantRef, HolderKind, Lease, LeaseRow, Loss, PoolInfo, Reason,
-    ReleaseResult, RenewResult, SlotRow, Status, TransferResult, pool_of_name,
+    ReleaseResult, RenewResult, SlotRow, Status, TickOutcome, TickRequest, TransferResult,
+    pool_of_name,
 };
 use litelease_hold::{Cancel, Held};
 
@@ -245,6 +247,9 @@ impl Target {
 
     /// Claims a name, or borrows a slot, and keeps it alive.
     pub(crate) fn hold(&self, wanted: &HoldRequest) -> Result<Tenure> {
+        if wanted.tick.is_some() {
+            self.with_ticks()?;
+        }
         match self {
             Target::File(file) => file.hold(wanted),
             Target::Server(server) => server.hold(wanted),
@@ -286,6 +291,18 @@ impl Target {
         match self {
             Target::File(file) => file.open_if_any().ok().flatten()?.write_lock_pid(),
             Target::Server(_) | Target::Engine(_) => None,
+        }
+    }
+
+    /// Returns the file, which is the one place that has ticks.
+    pub(crate) fn with_ticks(&self) -> Result<&File> {
+        match self {
+            Target::File(file) => Ok(file),
+            Target::Server(_) | Target::Engine(_) => Err(Failure::usage(format!(
+                "ticks work on a file only, not at {}: name a file that every process of the schedule \
+                 uses with --db; across machines, litelease run -n NAME keeps runs from overlapping",
+                printable(&self.shown())
+            ))),
         }
     }
 
@@ -405,6 +422,8 @@ pub(crate) struct HoldRequest {
     pub(crate) progress_within: Option<Duration>,
     pub(crate) max_time: Option<Duration>,
     pub(crate) slots: Option<u32>,
+    /// The tick to run, and the schedule that has planned it.
+    pub(crate) tick: Option<(TickRequest, String)>,
     /// Ends the wait early.
     pub(crate) cancel: Cancel,
 }
@@ -418,12 +437,17 @@ pub(crate) struct Tenure {
     patience: Duration,
     /// The file of the lease, where a release that finds it locked is tried again.
     file: Option<PathBuf>,
+    /// Finishes the tick of the lease, if it has one, in the place of a release.
+    pub(crate) finish: Option<Finish>,
 }
+
+/// Finishes the tick of a lease.
+pub(crate) type Finish = Box<dyn FnOnce(&Held, TickOutcome) -> Result<()> + Send>;
 
 impl Tenure {
     /// Returns the tenure of a lease or a slot whose release tries for some seconds.
     fn new(held: impl Into<Held>, variables: Vec<Variable>) -> Self {
-        Tenure { held: held.into(), variables, patience: RELEASE, file: None }
+        Tenure { held: held.into(), variables, patience: RELEASE, file: None, finish: None }
     }
 
     /// Releases it, and tries for a while. The error may pass if the lease ends by itself.

@@ -4,10 +4,9 @@
 //! of the store. A process may have more than one SQLite library, so each gets a slot of its own
 //! here.
 
+#[cfg(unix)]
 mod python;
 mod routines;
-#[cfg(unix)]
-mod write_lock;
 
 use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;

@@ -7,6 +7,7 @@ mod aside;
 mod cached;
 mod connection;
 mod deliveries;
+mod drain;
 mod fork;
 mod place;
 mod rows;
@@ -21,17 +22,20 @@ use std::ops::Deref;
 use std::ptr;
 use std::time::Duration;
 
-use litelease_core::{Claimant, Lease, ReleaseResult};
+use litelease_core::{Claimant, Lease, NewestTick, ReleaseResult};
 use litelease_store::{Api, Error, Failure, Store, When, code};
 
 use crate::{Held, HoldError, Home, NoKeeper, Notifier, ProcessKeeper};
 
-pub use aside::{Aside, Own};
+pub use aside::{Aside, Own, STEP};
 pub use cached::CachedReader;
 pub use connection::{FileConnection, FileHandle, OpenFile, OwnConnection, read_once};
 pub use deliveries::{FileDeliveries, FileQueue};
+pub use drain::Drain;
+#[cfg(planted)]
+pub use fork::HAS_NO_GATE;
 pub use fork::let_children_hold;
-pub use place::{Asks, FilePlace, More, open_rows, patiently};
+pub use place::{Asks, BegunTick, FilePlace, More, open_rows, patiently};
 pub use rows::{GrantKind, KeptRows, granted, loss};
 pub use session::{SessionMembers, open_session};
 pub use shards::{ShardEvent, Shards, ShardsOptions, StoredCheckpoint};
@@ -215,6 +219,13 @@ pub enum FileError {
     },
     /// The group of shards or the member has an invalid name or count.
     InvalidShards(&'static str),
+    /// The tick is taken.
+    TickTaken(NewestTick),
+    /// The tick is more than a minute ahead of the clock.
+    TickInFuture {
+        /// The clock.
+        now_ms: i64,
+    },
     /// An error of a verb.
     Verb(Error),
 }
@@ -248,6 +259,10 @@ impl fmt::Display for FileError {
                 "the members of {group:?} share {count} shards: join with that count, or let all of them leave"
             ),
             FileError::InvalidShards(what) => f.write_str(what),
+            FileError::TickTaken(newest) => write!(f, "the tick is taken: {newest}"),
+            FileError::TickInFuture { now_ms } => {
+                write!(f, "the tick is more than a minute ahead of the clock, which says {now_ms}")
+            }
             FileError::Verb(error) => error.fmt(f),
         }
     }

@@ -78,6 +78,7 @@ pub const PROOFS: &[Proof] = &[
         share: 1,
         run: |watch| again_and_again(watch, "holding", "cached::no_reader"),
     },
+    Proof { name: "forks", share: 1, run: |watch| again_and_again(watch, "sql", "holds::no_fork") },
     Proof {
         name: "agreement",
         share: 2,

@@ -1,20 +1,18 @@
 //! A value in memory that is not answered once another process has written a newer one.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use litelease_core::{MAX_READ_TTL_MS, is_live};
-use litelease_hold::file::{CachedReader, DatabaseFile, OwnConnection};
-use litelease_hold::{Clock, Identity, SystemClock, Waiter};
+use litelease_hold::file::{CachedReader, DatabaseFile, Drain, OwnConnection};
+use litelease_hold::{Clock, SystemClock, Waiter};
 use rusqlite::Connection;
 
 use crate::error::into_rusqlite;
 use crate::file::{file_of, open_existing};
 use crate::session::caller;
-use crate::{HoldError, HoldOptions, Litelease, Reader, Transaction, now_ms};
+use crate::{HoldError, HoldOptions, Litelease, Transaction};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
@@ -23,9 +21,6 @@ const WRITER_TTL: Duration = Duration::from_secs(30);
 
 /// How long loading and writing wait for a lock on the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The longest sleep between two reads of the readers, since a wake-up is only a hint.
-const SLOW_POLL: Duration = Duration::from_millis(500);
 
 /// A value that is read from the file once and then answered from memory, until a writer claims its
 /// name. Made by [`Litelease::cached`].
@@ -161,7 +156,7 @@ impl<T> Cached<T> {
         let begin = SystemClock.now();
         let mut db = open_existing(file, BUSY_TIMEOUT)?;
         let held = db.hold(name, HoldOptions::new(WRITER_TTL).wait(patience))?;
-        let drain = Drain::new(&db, name)?;
+        let drain = into_rusqlite(Drain::new(db.store(), name))?;
         let waiter = Waiter::at(Path::new(&**file));
         // A claim notifies no waiter by itself.
         db.notify();
@@ -169,7 +164,7 @@ impl<T> Cached<T> {
         loop {
             let generation = waiter.generation();
             held.check()?;
-            let left = drain.readers_left(&db)?;
+            let (left, sleep) = into_rusqlite(drain.readers_left(db.store()))?;
             if left.is_empty() {
                 let tx = db.transaction()?;
                 if tx.drained((name, held.token()))? {
@@ -183,7 +178,7 @@ impl<T> Cached<T> {
             if time.is_zero() {
                 return Err(HoldError::ReadersLeft { name: name.into(), readers: left });
             }
-            waiter.wait_for_change(generation, drain.longest_sleep(&left).min(time));
+            waiter.wait_for_change(generation, sleep.min(time));
         }
     }
 
@@ -231,55 +226,6 @@ impl<T> Cached<T> {
             let snapshot = loads.conn().unchecked_transaction()?;
             Ok((self.load)(&snapshot)?)
         })
-    }
-}
-
-/// The readers that a writer waits for.
-struct Drain<'n> {
-    name: &'n str,
-    /// Until when each reader that was live when the name was claimed may answer from memory, by
-    /// elapsed time: the wall clock may be set forward meanwhile.
-    until: HashMap<String, Duration>,
-}
-
-impl<'n> Drain<'n> {
-    /// Starts to wait, after the name was claimed: no reader is added from then on.
-    fn new(db: &Litelease, name: &'n str) -> Result<Self> {
-        let (now, wall_ms) = (SystemClock.now(), now_ms());
-        let until = db.at(wall_ms).readers(name)?.into_iter().map(|reader| {
-            let left_ms = reader.expires_at_ms.saturating_sub(wall_ms).min(MAX_READ_TTL_MS);
-            (reader.reader, now + Duration::from_millis(left_ms.max(0).unsigned_abs()))
-        });
-        Ok(Drain { name, until: until.collect() })
-    }
-
-    /// Returns the readers that may still answer from memory. Gives up for those whose process has
-    /// ended.
-    fn readers_left(&self, db: &Litelease) -> Result<Vec<Reader>> {
-        let (now, wall_ms) = (SystemClock.now(), now_ms());
-        // Also leaves out readers that have expired by the row.
-        let mut readers = db.at(i64::MIN).readers(self.name)?;
-        readers.retain(|reader| {
-            let is_trusted = self.until.get(&reader.reader).is_some_and(|until| now < *until);
-            is_trusted || is_live(reader.expires_at_ms, wall_ms)
-        });
-        let mut left = Vec::new();
-        for reader in readers {
-            let is_dead = Identity::parse(&reader.reader).is_some_and(|who| who.is_dead());
-            match is_dead {
-                true => _ = db.unread(self.name, &reader.reader)?,
-                false => left.push(reader),
-            }
-        }
-        Ok(left)
-    }
-
-    /// Returns the longest sleep: until the last reader has expired.
-    fn longest_sleep(&self, left: &[Reader]) -> Duration {
-        let now = SystemClock.now();
-        let until = left.iter().filter_map(|reader| self.until.get(&reader.reader)).max();
-        let until = until.map_or(SLOW_POLL, |until| until.saturating_sub(now));
-        until.clamp(Duration::from_millis(1), SLOW_POLL)
     }
 }
 

@@ -4,18 +4,21 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use litelease_hold::file::{DatabaseFile, FilePlace, More, SessionMembers, granted, loss};
-use litelease_hold::{
-    Cancel, Clock, HandoverRequest, Hold, HolderKind, Identity, Renewal, SystemClock, Wish, hold,
-    hold_of,
+use litelease_hold::file::{
+    BegunTick, DatabaseFile, FilePlace, More, SessionMembers, granted, loss,
 };
+use litelease_hold::{
+    Cancel, Clock, HandoverRequest, Hold, HolderKind, Identity, Renewal, SystemClock, Wish,
+    abandon, hold, hold_of,
+};
+use litelease_store::TickClaim;
 use rusqlite::ToSql;
 use rusqlite::types::Value;
 
 use crate::fences::as_value;
 use crate::{
-    GrantRef, HoldError, Lease, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
-    RequestInfo, Transaction,
+    FinishTickResult, GrantRef, HoldError, Lease, Leases, Litelease, LiteleaseRef, Loss, Lost,
+    RenewResult, RequestInfo, TickOutcome, TickRequest, Transaction,
 };
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -39,6 +42,8 @@ pub struct HoldOptions {
     pub(crate) max_time: Option<Duration>,
     pub(crate) request: Option<Duration>,
     pub(crate) cancel: Option<Cancel>,
+    pub(crate) tick: Option<TickRequest>,
+    pub(crate) schedule: Option<String>,
 }
 
 /// A lease that is kept alive in the background until this is dropped; then it is released, also on
@@ -72,6 +77,7 @@ pub struct Held {
     file: DatabaseFile,
     /// The session that it belongs to, if it does.
     session: Option<Arc<SessionMembers>>,
+    begun: Option<BegunTick>,
 }
 
 impl HoldOptions {
@@ -87,6 +93,8 @@ impl HoldOptions {
             max_time: None,
             request: None,
             cancel: None,
+            tick: None,
+            schedule: None,
         }
     }
 
@@ -147,6 +155,29 @@ impl HoldOptions {
         HoldOptions { max_time: time.into(), ..self }
     }
 
+    /// Holds a [tick](Leases::claim_tick), too, which is claimed in the same commit. If it is
+    /// taken, the hold fails with [`TickTaken`](HoldError::TickTaken) and does not wait. End it
+    /// with [`finish`](Held::finish): a release leaves the tick to others.
+    ///
+    /// ```
+    /// # litelease_doctest::file!(db);
+    /// # let options = || HoldOptions::new(Duration::from_secs(60));
+    /// let held = db.hold("nightly", options().tick(60_000))?;
+    /// assert_eq!(held.tick_attempt(), Some(1));
+    /// assert!(held.finish(&db, TickOutcome::Done)?.is_finished());
+    /// let late = db.hold("nightly", options().tick(60_000)).unwrap_err();
+    /// assert!(matches!(late, HoldError::TickTaken(newest) if newest.state == TickState::Done));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn tick(self, tick: impl Into<TickRequest>) -> Self {
+        HoldOptions { tick: Some(tick.into()), ..self }
+    }
+
+    /// Names the schedule that has planned the tick, for [`ticks`](Leases::ticks) to show.
+    pub fn schedule(self, schedule: impl Into<String>) -> Self {
+        HoldOptions { schedule: Some(schedule.into()), ..self }
+    }
+
     /// Asks the present holder to give the lease up within this time, while waiting for it: see
     /// [`request`](Leases::request). Withdraws the request if the time to [wait](HoldOptions::wait)
     /// is over.
@@ -191,18 +222,21 @@ impl LiteleaseRef<'_> {
 
 impl Held {
     fn take(leases: &Leases, name: &str, options: HoldOptions) -> Result<Self> {
-        let HoldOptions { ttl, wait, kind, value, progress_within, max_time, request, cancel } =
+        let HoldOptions { ttl, wait, kind, value, progress_within, max_time, request, .. } =
             options;
         let value = value.as_ref().map(|value| value.to_sql()).transpose()?;
         let value = value.as_ref().map(|value| as_value(value, "a value")).transpose()?;
-        let more = More { value, progress_within, max_time };
+        let schedule = options.schedule.as_deref();
+        let tick = options.tick.map(|asked| TickClaim { asked, schedule });
+        let more = More { value, progress_within, max_time, tick };
         let mut place = FilePlace::new(leases.of_file()?, more)?;
         let owner = Identity::new(kind).to_string();
         // What is granted ends with the limit, too.
         let first = max_time.map_or(ttl, |time| time.min(ttl));
-        let wish = Wish { request, cancel: cancel.as_ref(), ..Wish::new(name, &owner, first) };
+        let wish =
+            Wish { request, cancel: options.cancel.as_ref(), ..Wish::new(name, &owner, first) };
         let held = hold(&mut place, &wish, ttl, wait)?;
-        Ok(Held { held, file: place.file, session: None })
+        Ok(Held { held, begun: place.begun, file: place.file, session: None })
     }
 
     /// Presents the token of this hold for the writes of a connection to tables that its name
@@ -302,11 +336,29 @@ impl Held {
     /// ```
     #[allow(clippy::result_large_err)] // the hold comes back
     pub fn hand_over(self, ttl: Duration) -> Result<Lease, (Held, HoldError)> {
-        let Held { held, file, session } = self;
+        let Held { held, file, session, begun } = self;
         held.hand_over(ttl).map_err(|(held, error)| {
             let error: litelease_hold::HoldError<HoldError> = error;
-            (Held { held, file, session }, error.into())
+            (Held { held, file, session, begun }, error.into())
         })
+    }
+
+    /// Returns the number of this grant among those of the tick that is held, from 1.
+    pub fn tick_attempt(&self) -> Option<i64> {
+        self.begun.map(|begun| begun.attempt)
+    }
+
+    /// Returns the newest tick before the held one that was done.
+    pub fn previous_tick_ms(&self) -> Option<i64> {
+        self.begun.and_then(|begun| begun.previous_ms)
+    }
+
+    /// Finishes the tick that is held, and ends the hold. It passes as long as no newer grant of
+    /// the name exists, also if this one is lost by now: tokens decide, not clocks.
+    pub fn finish(self, leases: &Leases, outcome: TickOutcome) -> crate::Result<FinishTickResult> {
+        // A renewal that comes after the end would look like a loss.
+        abandon(&self.held);
+        leases.finish_tick(&self, outcome)
     }
 
     /// Releases the lease and returns whether that worked. Dropping the hold releases it, too, and
@@ -331,7 +383,7 @@ impl Held {
         file: DatabaseFile,
         session: Arc<SessionMembers>,
     ) -> Self {
-        Held { held, file, session: Some(session) }
+        Held { held, file, session: Some(session), begun: None }
     }
 
     fn as_lost(&self, reason: Loss) -> Lost {

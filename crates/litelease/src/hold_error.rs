@@ -10,7 +10,7 @@ use litelease_hold::NoKeeper;
 use litelease_hold::file::FileError;
 
 use crate::error::rusqlite_error;
-use crate::{Error, Lease, Lost, Reader};
+use crate::{Error, Lease, Lost, NewestTick, Reader};
 
 /// An error of [`hold`](crate::Litelease::hold),
 /// [`claim_wait`](crate::Litelease::claim_wait) and a [`Tracker`](crate::Tracker). Errors of the
@@ -105,6 +105,13 @@ pub enum HoldError {
     },
     /// A group of shards, or a member, that cannot be.
     InvalidShards(&'static str),
+    /// The tick is taken: another process has it, or it is done. Nothing is held.
+    TickTaken(NewestTick),
+    /// The tick is more than a minute ahead of the clock. Nothing is held.
+    TickInFuture {
+        /// The clock.
+        now_ms: i64,
+    },
     /// A [`Tracker`](crate::Tracker) lock belongs to another owner.
     TrackerIsLocked {
         /// The name that was to be locked.
@@ -150,6 +157,8 @@ impl HoldError {
             HoldError::ReadersLeft { .. } => "ReadersLeft",
             HoldError::ShardCount { .. } => "ShardCount",
             HoldError::InvalidShards(_) => "InvalidShards",
+            HoldError::TickTaken(_) => "TickTaken",
+            HoldError::TickInFuture { .. } => "TickInFuture",
             HoldError::TrackerIsLocked { .. } => "TrackerIsLocked",
             HoldError::ForeignLocks(_) => "ForeignLocks",
             HoldError::Folder { .. } => "Folder",
@@ -190,6 +199,10 @@ impl fmt::Display for HoldError {
                 FileError::ShardCount { group: group.clone(), count: *count }.fmt(f)
             }
             HoldError::InvalidShards(what) => f.write_str(what),
+            HoldError::TickTaken(newest) => FileError::TickTaken(*newest).fmt(f),
+            HoldError::TickInFuture { now_ms } => {
+                FileError::TickInFuture { now_ms: *now_ms }.fmt(f)
+            }
             HoldError::TrackerIsLocked { name, owner, .. } => {
                 write!(f, "{name:?} is locked by {owner}")
             }
@@ -258,6 +271,8 @@ impl From<FileError> for HoldError {
             FileError::Moved(file) => HoldError::FileMoved(file),
             FileError::ShardCount { group, count } => HoldError::ShardCount { group, count },
             FileError::InvalidShards(what) => HoldError::InvalidShards(what),
+            FileError::TickTaken(newest) => HoldError::TickTaken(newest),
+            FileError::TickInFuture { now_ms } => HoldError::TickInFuture { now_ms },
             FileError::Verb(error) => error.into(),
         }
     }

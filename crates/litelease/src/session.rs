@@ -137,5 +137,5 @@ impl Deref for Session {
 
 /// Returns a caller that waits for a lock on the file.
 pub(crate) fn caller(file: &DatabaseFile) -> Aside<'_> {
-    Aside { file, patience: PATIENCE, go_on: &|| Ok(()) }
+    Aside { file, patience: PATIENCE, go_on: &|| Ok(()), longest_sleep: litelease_hold::file::STEP }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use litelease_core::TickResult;
-use litelease_core::{ClaimTickResult, FinishTickResult, TickChange, TickOutcome, TickRequest};
+use litelease_core::{
+    ClaimTickResult, FinishTickResult, NewestTick, TickChange, TickOutcome, TickRequest,
+};
 use litelease_store::{TickClaim, TickInfo};
 
 use crate::leases::in_ms;
@@ -127,6 +129,20 @@ impl Leases {
     /// is busy.
     pub fn forget_tick(&self, name: &str) -> Result<TickChange> {
         self.run(|store| store.forget_tick(name, self.when(), |it| it.into_owned()))
+    }
+
+    /// Stores the newest past tick of a schedule as skipped, if `name` has no tick yet, so that
+    /// installing the schedule runs nothing. Returns the newest tick.
+    ///
+    /// ```
+    /// # litelease_doctest::memory!(db);
+    /// db.install_schedule("nightly", 60_000, "0 3 * * *")?;
+    /// assert!(matches!(db.tick("nightly", 60_000)?, TickResult::AlreadyTaken(_)));
+    /// assert_eq!(db.tick("nightly", 120_000)?, TickResult::First);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn install_schedule(&self, name: &str, tick_ms: i64, text: &str) -> Result<NewestTick> {
+        self.run(|store| store.install_tick(name, tick_ms, Some(text), self.when()))
     }
 
     /// Returns the newest tick of `name`, if it has one. Takes no write lock.

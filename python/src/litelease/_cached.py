@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
-from types import TracebackType
-from typing import Callable, Generator, Generic, TypeVar
+from typing import Callable, Generic, TypeVar
 
 from . import _library
 from ._held import Held, kept_ms
 from ._leases import Litelease
+from ._session import Closing
 from ._sessions import place_of
-from ._time import Seconds, in_seconds, now_ms
+from ._time import Seconds, in_seconds
 from ._types import LiteleaseError, Reader
-from ._wait import clock, inode_of, wait_for_change
+from ._wait import DatabaseFile, clock, never
 
 T = TypeVar("T")
 R = TypeVar("R")
 # A writer keeps the name alive with this ttl. While it has the name, readers read the file.
 _WRITER_TTL = 30.0
-# The longest sleep between two reads of the file, since a wake-up is only a hint.
-_SLOW_POLL = 0.5
-_MAX_TTL_MS = 3_600_000
 
 
 class ReadersLeft(LiteleaseError, TimeoutError):
@@ -36,7 +32,7 @@ class ReadersLeft(LiteleaseError, TimeoutError):
         self.name, self.readers = name, readers
 
 
-class Cached(Generic[T]):
+class Cached(Closing, Generic[T]):
     """A value that is read from the file once and then answered from memory, until somebody wants to write it.
 
     ``load`` reads the value from the connection that it gets, in a transaction of its own; it must not write. ``ttl`` is more
@@ -57,16 +53,12 @@ class Cached(Generic[T]):
     """
 
     def __init__(
-        self,
-        db: Litelease | str | os.PathLike[str],
-        name: str,
-        load: Callable[[sqlite3.Connection], T],
-        ttl: Seconds = 60.0,
+        self, db: Litelease | str | os.PathLike[str], name: str, load: Callable[[sqlite3.Connection], T], ttl: Seconds = 60.0
     ) -> None:
-        self._path, _ = place_of(db, "Cached")
-        self._file, self.name, self._load = inode_of(self._path), name, load
+        path, _ = place_of(db, "Cached")
+        self._file, self.name, self._load = DatabaseFile(path), name, load
         _library.find_library()
-        self._native, self._reader = _library.cached_open(self._path, name, kept_ms(name, in_seconds(ttl)))
+        self._native, self._reader = _library.cached_open(path, name, kept_ms(name, in_seconds(ttl)))
         # The value with its version; empty if none was loaded under a read.
         self._kept: tuple[T, int] | tuple[()] = ()
 
@@ -92,7 +84,7 @@ class Cached(Generic[T]):
         version = _library.cached_acquire(self._native)
         if kept and kept[1] == version:
             return kept[0]  # no writer had the name since it was loaded
-        with self._using() as db:
+        with self._file.opened() as db:
             db.conn.execute("BEGIN")
             try:
                 value = self._load(db.conn)
@@ -114,16 +106,16 @@ class Cached(Generic[T]):
         """
         begin, patience = clock(), in_seconds(patience)
         _library.cached_trusted_for(self._native, 0)  # or it is closed
-        with self._using() as db, Held(self._path, self.name, _WRITER_TTL, patience, None, None) as held:
-            drain = _Drain(db, self.name)
-            waiter = _library.waiter(self._path)
+        with self._file.opened() as db, Held(self._file.path, None, never, self.name, _WRITER_TTL, wait=patience) as held:
+            db._rows("begin_drain", self.name)
+            waiter = _library.waiter(self._file.path)
             # A claim notifies no waiter by itself.
             db._row("notify")
             _library.cached_give_way(self._native)
             while True:
                 generation = _library.generation(waiter)
                 held.check()
-                left = drain.readers_left(db)
+                left = db._rows("drain_left")
                 if not left:
                     db._begin()
                     try:
@@ -136,63 +128,10 @@ class Cached(Generic[T]):
                             db.conn.execute("ROLLBACK")
                 time_left = patience - (clock() - begin)
                 if time_left <= 0:
-                    raise ReadersLeft(self.name, left)
-                wait_for_change(waiter, generation, min(drain.sleep_time(left), time_left), lambda: False)
+                    raise ReadersLeft(self.name, [Reader(*row[:2]) for row in left])
+                _library.listen(waiter, generation, min(left[0][2] / 1000 if left else 0.5, time_left))
 
     def close(self) -> None:
         """Gives the read up. ``get`` then raises."""
         self._kept = ()
         _library.cached_close(self._native)
-
-    def __enter__(self) -> Cached[T]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @contextlib.contextmanager
-    def _using(self) -> Generator[Litelease, None, None]:
-        if inode_of(self._path) != self._file:  # opening a file that was deleted would make it
-            raise LiteleaseError(f"{self._path} was moved, deleted or replaced: open it again")
-        conn = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        try:
-            yield Litelease(conn)
-        finally:
-            conn.close()
-
-
-class _Drain:
-    """The readers that a writer waits for."""
-
-    def __init__(self, db: Litelease, name: str) -> None:
-        """Begins to wait, after the name was claimed: from then on no reader is added."""
-        now, wall_ms = clock(), now_ms()
-        self._name = name
-        # Until when each reader that was live when the name was claimed may answer from memory, by
-        # elapsed time: the wall clock may be set forward meanwhile.
-        self._until = {
-            reader.reader: now + min(reader.expires_at_ms - wall_ms, _MAX_TTL_MS) / 1000
-            for reader in db.readers(name, now_ms=wall_ms)
-        }
-
-    def readers_left(self, db: Litelease) -> list[Reader]:
-        """Returns the readers that may still answer from memory. Gives up for those whose process has ended."""
-        left: list[Reader] = []
-        now, wall_ms = clock(), now_ms()
-        # Those that have expired by the row, too.
-        for reader in db.readers(self._name, now_ms=-(2**63)):
-            if now >= self._until.get(reader.reader, now) and reader.expires_at_ms <= wall_ms:
-                continue
-            if _library.is_dead(reader.reader):
-                db.unread(self._name, reader.reader)
-            else:
-                left.append(reader)
-        return left
-
-    def sleep_time(self, left: list[Reader]) -> float:
-        """Returns how long to sleep at most: until the last reader has expired."""
-        now = clock()
-        last = max((self._until.get(reader.reader, now + _SLOW_POLL) for reader in left), default=now + _SLOW_POLL)
-        return min(max(last - now, 0.001), _SLOW_POLL)

@@ -18,27 +18,8 @@ from ._fences import Value
 from ._queue import QueueInfo
 from ._time import Seconds, in_ms, in_seconds, now_ms
 from ._types import (
-    Acquired,
-    Broken,
-    Busy,
-    Checkpoint,
-    ExpiredOnArrival,
-    InvalidUrl,
-    Lease,
-    LiteleaseError,
-    NoFreeSlot,
-    NoSuchPool,
-    Reason,
-    Rejected,
-    Released,
-    Renewed,
-    Requested,
-    RequestedBy,
-    RequestInfo,
-    ServerRefused,
-    ServerUnreachable,
-    Stored,
-    Transferred,
+    Acquired, Broken, Busy, Checkpoint, ExpiredOnArrival, InvalidUrl, Lease, LiteleaseError, NoFreeSlot, NoSuchPool, Reason,
+    Rejected, Released, Renewed, Requested, RequestedBy, RequestInfo, ServerRefused, ServerUnreachable, Stored, Transferred,
 )
 from ._wait import Stopped, clock, never
 
@@ -61,11 +42,7 @@ class Client:
     """
 
     def __init__(
-        self,
-        url: str,
-        access_key: str | os.PathLike[str] | None = None,
-        *,
-        ca_file: str | os.PathLike[str] | None = None,
+        self, url: str, access_key: str | os.PathLike[str] | None = None, *, ca_file: str | os.PathLike[str] | None = None,
         retry_for: Seconds = 10.0,
     ) -> None:
         place = Place(url)
@@ -367,16 +344,8 @@ class Client:
             query["after"] = page["next"]
 
     def _repeat(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        tag: str | None = None,
-        wait: float | None = None,
-        ttl: float = _PATIENCE,
-        stop: Stop = never,
-        patience: float | None = None,
-        timeout: float = _PATIENCE,
+        self, method: str, path: str, body: dict[str, Any] | None = None, tag: str | None = None, wait: float | None = None,
+        ttl: float = _PATIENCE, stop: Stop = never, patience: float | None = None, timeout: float = _PATIENCE,
     ) -> tuple[Outcome, bool]:
         """Sends a request until it is answered, each time under the same key. Returns the answer, and whether the
         answer to an earlier try may have got lost. A call that may ``wait`` is also repeated if the server has let it wait for less."""

@@ -16,7 +16,6 @@ import uuid
 import warnings
 import weakref
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Callable
 
 from . import _library
@@ -24,20 +23,8 @@ from ._atomic import start_thread
 from ._held import NOT_REQUESTED, Holding, LossEvent, loss
 from ._time import Seconds
 from ._types import (
-    Busy,
-    ExpiredOnArrival,
-    HoldTimeout,
-    InvalidTtl,
-    Lease,
-    LiteleaseError,
-    Loss,
-    Lost,
-    NotRequested,
-    Reason,
-    Rejected,
-    RequestInfo,
-    ServerRefused,
-    ServerUnreachable,
+    Busy, ExpiredOnArrival, HoldTimeout, InvalidTtl, Lease, LiteleaseError, Loss, Lost, NotRequested, Reason, Rejected,
+    RequestInfo, ServerRefused, ServerUnreachable,
 )
 from ._wait import clock, never
 
@@ -115,9 +102,7 @@ class RemoteHold(Holding):
         self._is_returned = True
         return True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self.release()
         except LiteleaseError:
@@ -373,11 +358,7 @@ class _Keeper:
     def _drop(self, kept: _Kept) -> None:
         """Releases a hold that was dropped."""
         _library.held_release(kept.native)
-
-        def give_back() -> None:
-            _quietly(kept)
-
-        start_thread(give_back, [])
+        start_thread(functools.partial(_quietly, kept), [])
         with contextlib.suppress(ResourceWarning):
             text = f"the hold on {kept.name!r} was garbage-collected, so it is released: keep what hold() and borrow() return"
             warnings.warn(text, ResourceWarning)

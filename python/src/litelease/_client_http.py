@@ -161,13 +161,7 @@ class Transport:
         return self._outcome(status, text, echoed == tag)
 
     def _send(
-        self,
-        method: str,
-        path: str,
-        payload: bytes | None,
-        headers: dict[str, str],
-        deadline: float,
-        stop: Stop,
+        self, method: str, path: str, payload: bytes | None, headers: dict[str, str], deadline: float, stop: Stop,
         sent: list[bool],
     ) -> tuple[int, str | None, bytes]:
         """Returns the status, the key and the text of the answer. ``sent`` gets an entry before anything is sent."""

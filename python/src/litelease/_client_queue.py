@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Iterator, Mapping
 
@@ -11,7 +10,7 @@ from ._client_hold import window
 from ._client_http import Outcome, Stop
 from ._client_value import from_json, to_json
 from ._fences import Value
-from ._queue import ItemInfo, ItemState, QueueInfo
+from ._queue import Delivered, ItemInfo, ItemState, QueueInfo
 from ._time import Seconds, in_ms, in_seconds, now_ms
 from ._types import Acknowledged, Cancelled, Leased, NotFound, StaleReceipt, StaleReason
 from ._wait import clock, never
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class RemoteItem:
+class RemoteItem(Delivered):
     """An item that was delivered to this worker. Dropping it does nothing: it is delivered again after its time. Whoever has its
     ``receipt`` can acknowledge it. ``token`` is larger than that of every earlier delivery."""
 
@@ -38,22 +37,6 @@ class RemoteItem:
     def is_trusted(self) -> bool:
         """Whether no other worker can have received it. False after a long wait, until it is extended."""
         return clock() < self.trusted_until
-
-    def ack(self) -> Acknowledged | StaleReceipt:
-        """Acknowledges the item: it is done, and gone. ``StaleReceipt`` is falsy: the work belongs to another worker."""
-        return self.queue.ack(self)
-
-    def extend(self, visibility: Seconds | None = None, *, visibility_ms: int | None = None) -> int | None:
-        """Prolongs the delivery to at least ``visibility`` from now. Returns its deadline, or None if it is over."""
-        return self.queue.extend(self, visibility, visibility_ms=visibility_ms)
-
-    def give_back(self, *, delay: Seconds = 0, note: str | None = None) -> bool:
-        """Makes the item visible again, now or after a delay. Returns whether it was still this worker's."""
-        return self.queue.give_back(self, delay=delay, note=note)
-
-    def bury(self, *, note: str | None = None) -> bool:
-        """Makes the item dead at once. Returns whether it was still this worker's."""
-        return self.queue.bury(self, note=note)
 
 
 class RemoteQueue:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 import time
-from types import TracebackType
 from typing import Callable, TypeVar
 
 from . import _library
 from ._fences import Value
-from ._held import Held, loss
+from ._held import REPLACED, Held, loss
 from ._leases import Litelease
+from ._session import Closing
 from ._time import Seconds, in_seconds
 from ._types import LeaderInfo, LiteleaseError, Loss, Lost, Reason, Rejected, RequestInfo, Unchanged, Vacant
-from ._wait import More, clock, file_of, inode_of, never
+from ._wait import DatabaseFile, clock, file_of, never
 
 T = TypeVar("T")
 
-_REPLACED = "the database file was moved, deleted or replaced"
 _NO_SNAPSHOT = "the function ended the transaction that it reads in, so its rows are not of one snapshot: do not commit or roll back in it"
 
 
@@ -39,8 +37,7 @@ class Election:
 
     def __init__(self, db: Litelease, name: str) -> None:
         self.name, self.conn = name, db.conn
-        self._path = file_of(db, "Election")
-        self._file = inode_of(self._path)
+        self._file = DatabaseFile(file_of(db, "Election"))
 
     def campaign(
         self,
@@ -56,12 +53,14 @@ class Election:
     ) -> Leader:
         """Runs for leader: waits up to ``wait`` seconds, and leads under a new term. The value is there in the commit that
         makes the leader. ``HoldTimeout`` if another one leads until then. The options are those of ``Litelease.hold``."""
-        more = More.of(self.name, value, progress_within, max_time, request)
-        return self._campaign(in_seconds(ttl), in_seconds(wait), owner, never, more, on_requested)
+        return Leader(
+            self._file.path, self.conn, never, self.name, ttl, value=value, wait=wait, owner=owner,
+            progress_within=progress_within, max_time=max_time, request=request, on_requested=on_requested,
+        )
 
     def leader(self) -> LeaderInfo | None:
         """Returns the present leader, if there is one: its term and its value in one snapshot. Takes no lock."""
-        with contextlib.closing(self._open()) as db:
+        with self._file.opened() as db:
             return self._look(db)
 
     def observe(self) -> Observer:
@@ -79,41 +78,21 @@ class Election:
         """
         return Observer(self)
 
-    def _campaign(
-        self,
-        ttl: float,
-        wait: float,
-        owner: str | None,
-        stop: Callable[[], bool],
-        more: More,
-        on_requested: Callable[[RequestInfo], object] | None,
-    ) -> Leader:
-        return Leader(self._path, self.name, ttl, wait, owner, self.conn, stop, more, on_requested)
-
-    def _open(self) -> Litelease:
-        self._check_file()
-        return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))
-
     def _look(self, db: Litelease) -> LeaderInfo | None:
-        self._check_file()
+        self._file.check()
         found = db._row("leader", self.name)
         if found is None:
             return None
         _, owner, term, expires_at_ms, value = found
         return LeaderInfo(term, owner, value, expires_at_ms)
 
-    def _check_file(self) -> None:
-        # Opening a file that was deleted would make it.
-        if inode_of(self._path) != self._file:
-            raise LiteleaseError(f"{self._path} was moved, deleted or replaced: open it again")
 
-
-class Observer:
+class Observer(Closing):
     """Follows an election. Made by ``Election.observe``; a ``with`` block, or ``close()``, closes its connection."""
 
     def __init__(self, election: Election) -> None:
-        self._election, self._db = election, election._open()
-        self._waiter = _library.waiter(election._path)
+        self._election, self._db = election, election._file.opened()
+        self._waiter = _library.waiter(election._file.path)
         # What was told last.
         self._last: list[LeaderInfo | None] = []
 
@@ -131,9 +110,7 @@ class Observer:
                 return Unchanged()
             # At its expiry the leader is none any more, though nothing is written.
             until_ms = 2**62 if found is None else found.expires_at_ms
-            sleep_until = clock() + _library.time_to_next_read(until_ms - time.time_ns() // 1_000_000, left)
-            while (left := sleep_until - clock()) > 0 and not _library.listen(self._waiter, generation, left):
-                pass
+            _library.listen(self._waiter, generation, _library.time_to_next_read(until_ms - time.time_ns() // 1_000_000, left))
 
     def close(self) -> None:
         """Closes its connection. In a forked child it does nothing."""
@@ -147,14 +124,6 @@ class Observer:
             found = self.next(float("inf"))
             if not isinstance(found, Unchanged):
                 return found
-
-    def __enter__(self) -> Observer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _is_change(last: LeaderInfo | None, found: LeaderInfo | None) -> bool:
@@ -205,14 +174,14 @@ class Leader(Held):
 
     def _outdated(self, newest: int | None, rejected: Rejected) -> Loss:
         if newest is None or newest < self.token:
-            return Loss("FileReplaced", _REPLACED)
+            return REPLACED
         return loss(self.token, rejected)
 
-    def _at_file(self) -> contextlib.closing[Litelease]:
+    def _at_file(self) -> Litelease:
         """Opens a connection for a moment. A leader that has ended, or that came with a fork, has none."""
         over = _library.held_check(self._native)
         if over is not None and over[0] in ("Forked", "Released", "HandedOver"):
             self.check()
-        if self._was_replaced():
-            raise Lost(self.name, Loss("FileReplaced", _REPLACED))
-        return contextlib.closing(self._open())
+        if self._file.was_replaced():
+            raise Lost(self.name, REPLACED)
+        return self._file.opened()

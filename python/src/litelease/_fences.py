@@ -10,7 +10,7 @@ import os
 import sqlite3
 from typing import Union
 
-from ._session import Handle
+from ._session import Closing, Handle, load_if_missing
 from ._time import Seconds, in_seconds
 from ._types import Admitted, Checkpoint, GuardInfo, Stale, Stored
 from ._wal import switch_to_wal
@@ -33,7 +33,7 @@ class Fences(Handle):
         Guarding again in the same way changes nothing, or puts back what a rebuild of the table has dropped.
         """
         if column is None:
-            self._load(_BY_CONNECTION)
+            load_if_missing(self._session, self._is_joined, _BY_CONNECTION)
         self._row("guard", table, name, column, int(strict))
 
     def unguard(self, table: str, name: str | None = None) -> int:
@@ -54,12 +54,12 @@ class Fences(Handle):
         It is kept with the connection and not undone by a rollback: present a token after the commit of its
         claim.
         """
-        self._load(_BY_CONNECTION)
+        load_if_missing(self._session, self._is_joined, _BY_CONNECTION)
         return bool(self._row("present", name, token)[0])
 
     def withdraw(self, name: str) -> None:
         """Withdraws the token presented for ``name``, for a connection that goes back to a pool."""
-        self._load(_BY_CONNECTION)
+        load_if_missing(self._session, self._is_joined, _BY_CONNECTION)
         self._row("present", name, None)
 
     def checkpoint(self, name: str, token: int, value: Value, *, now_ms: int | None = None) -> Stored | Stale:
@@ -80,7 +80,7 @@ class Fences(Handle):
         return self._answer(Admitted, Stale, "admit", name, token)
 
 
-class Gate:
+class Gate(Closing):
     """A check of tokens for a target that is not in the file of the lease: a folder, a device, an interface.
 
     It remembers the largest token of each name in a SQLite file of its own, durably, and refuses smaller ones. Threads may
@@ -105,12 +105,6 @@ class Gate:
     def close(self) -> None:
         """Closes the file. Does nothing in a forked child."""
         self._file._session.close()
-
-    def __enter__(self) -> Gate:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
 
 def is_stale(error: BaseException) -> bool:

@@ -5,22 +5,20 @@ A handle that is freed ends its hold, also if an exception comes at any moment.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sqlite3
 import threading
-import time
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from . import _library
 from ._atomic import start_thread
-from ._leases import Litelease
+from ._fences import Value
 from ._session import Session, session_of
-from ._time import Seconds, in_ms
+from ._time import Seconds, in_ms, in_seconds, optional_ms
 from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NoFreeSlot, NotRequested, Reason, Rejected, RequestInfo
-from ._wait import More, Stopped, clock, inode_of, never
+from ._wait import DatabaseFile, Stopped, as_native
 
 Me = TypeVar("Me", bound="Holding")
 
@@ -60,6 +58,7 @@ def number_of(conn: sqlite3.Connection | None) -> int | None:
     if conn is None:
         return None
     session: Session = session_of(conn)
+    conn.total_changes  # raises if it was closed
     if session.number is None:
         number = next(_numbers)
         # SQLite frees it when the connection closes, whoever closes it.
@@ -94,11 +93,7 @@ class LossEvent:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until it is lost, for at most ``timeout`` seconds. Returns whether it is."""
-        end = float("inf") if timeout is None else clock() + timeout
-        while not self.is_set() and (left := end - clock()) > 0:
-            if _library.event_wait(self._event, left):
-                time.sleep(min(left, _LISTEN_EVERY))  # it has ended in another way
-        return self.is_set()
+        return bool(_library.event_wait(self._event, float("inf") if timeout is None else timeout))
 
 
 class Holding:
@@ -179,22 +174,27 @@ class Held(Holding):
     def __init__(
         self,
         path: str,
-        name: str,
-        ttl: float,
-        wait: float,
-        owner: str | None,
         conn: sqlite3.Connection | None,
-        stop: Callable[[], bool] = never,
-        more: More = More(),
+        stop: Callable[[], bool],
+        name: str,
+        ttl: Seconds = 60.0,
+        *,
+        wait: Seconds = 0.0,
+        owner: str | None = None,
+        value: Value = None,
+        progress_within: Seconds | None = None,
+        max_time: Seconds | None = None,
+        request: Seconds | None = None,
         on_requested: Callable[[RequestInfo], object] | None = None,
     ) -> None:
         _library.find_library()
         # The connection is referred to: the hold ends when it is closed.
-        self.name, self._path, self._file, self._conn = name, path, inode_of(path), conn
+        self.name, self._file, self._conn = name, DatabaseFile(path), conn
+        times = ((progress_within, "progress_within"), (max_time, "max_time"), (request, "request"))
+        limits = [optional_ms(name, time, what) for time, what in times]
         # What is granted ends with the limit, too.
-        ttl_ms = kept_ms(name, ttl, more.max_time_ms)
-        limits = (more.progress_within_ms, more.max_time_ms, more.request_ms)
-        self._take(_library.hold(path, name, ttl_ms, wait, owner or None, more.value, *limits, number_of(conn), stop))
+        ttl_ms = kept_ms(name, in_seconds(ttl), limits[1])
+        self._take(_library.hold(path, name, ttl_ms, in_seconds(wait), owner or None, value, *limits, number_of(conn), as_native(stop)))
         if on_requested is not None:
             start_thread(_Listener(self, on_requested).listen, [])
 
@@ -208,9 +208,9 @@ class Held(Holding):
     def requested(self) -> RequestInfo | None:
         """Returns the open request for this lease, if there is one. Reads the file, and takes no lock."""
         over = _library.held_check(self._native)
-        if over is not None and over[0] in ("Forked", *_ENDS) or self._was_replaced():
+        if over is not None and over[0] in ("Forked", *_ENDS) or self._file.was_replaced():
             return None
-        with contextlib.closing(self._open()) as db:
+        with self._file.opened() as db:
             found = db.requested(self.name)
         return found if found is not None and found.token == self.token else None
 
@@ -227,13 +227,6 @@ class Held(Holding):
             raise NotRequested(NOT_REQUESTED.format(self.name))
         raise Lost(self.name, Loss(*answer))
 
-    def _was_replaced(self) -> bool:
-        """Checks whether the file was replaced since the claim."""
-        return inode_of(self._path) != self._file
-
-    def _open(self) -> Litelease:
-        return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))
-
 
 class HeldSlot(Holding):
     """A slot of a pool that is kept alive while its block runs. Made by ``Pools.hold``. Keep the object, as that of a
@@ -243,18 +236,12 @@ class HeldSlot(Holding):
     lease_id: str
 
     def __init__(
-        self,
-        path: str,
-        id: str,
-        ttl: float,
-        wait: float,
-        note: str | None,
-        conn: sqlite3.Connection | None,
-        stop: Callable[[], bool] = never,
+        self, path: str, conn: sqlite3.Connection | None, stop: Callable[[], bool], id: str, ttl: Seconds = 60.0, *,
+        wait: Seconds = 0.0, note: str | None = None,
     ) -> None:
         _library.find_library()
         self.name, self._conn = id, conn
-        held = _library.hold_slot(path, id, kept_ms(id, ttl), wait, note, number_of(conn), stop)
+        held = _library.hold_slot(path, id, kept_ms(id, in_seconds(ttl)), in_seconds(wait), note, number_of(conn), as_native(stop))
         if held == 0:
             raise NoFreeSlot(id)
         if held is None:

@@ -7,33 +7,20 @@ import sqlite3  # pyright: ignore[reportUnusedImport]  # the examples use it
 from typing import TYPE_CHECKING, Callable
 
 from ._fences import Fences, Value
-from ._session import OwnConnection
+from ._session import Closing, OwnConnection
 from ._time import Seconds, in_ms, in_seconds
 from ._types import (
-    Acquired,
-    Broken,
-    Busy,
-    Lease,
-    Reader,
-    Rejected,
-    Released,
-    Renewed,
-    Requested,
-    RequestedBy,
-    RequestInfo,
-    Stored,
-    TakenOver,
-    Transferred,
-    answer,
+    Acquired, Broken, Busy, Lease, Reader, Rejected, Released, Renewed, Requested, RequestedBy, RequestInfo, Stored,
+    TakenOver, Transferred, answer,
 )
-from ._wait import More, claim_at, file_of
+from ._wait import claim_at, file_of, never
 
 if TYPE_CHECKING:
     from ._held import Held
     from ._queue import Queue, QueueInfo
 
 
-class Litelease(Fences):
+class Litelease(Fences, Closing):
     """Leases in the main database of a ``sqlite3`` connection.
 
     Each verb takes ``now_ms`` for tests and simulations; without it the system clock is read once the write lock
@@ -80,26 +67,14 @@ or SQLite has ended it after an error; begin it again
         self._row("bootstrap")
 
     def claim(
-        self,
-        name: str,
-        owner: str,
-        ttl: Seconds | None = None,
-        *,
-        ttl_ms: int | None = None,
-        now_ms: int | None = None,
+        self, name: str, owner: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None,
         min_token: int = 0,
     ) -> Acquired | Busy:
         """Grants ``name`` to ``owner`` if nobody has it, under a token larger than ``min_token``. ``Busy`` is falsy."""
         return self._answer(Acquired, Busy, "claim", name, owner, in_ms(name, ttl, ttl_ms), now_ms, min_token)
 
     def ensure(
-        self,
-        name: str,
-        owner: str,
-        ttl: Seconds | None = None,
-        *,
-        ttl_ms: int | None = None,
-        now_ms: int | None = None,
+        self, name: str, owner: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
     ) -> Acquired | Busy:
         """Claims ``name``, or renews what ``owner`` already has: for a caller that may ask twice.
 
@@ -111,13 +86,7 @@ or SQLite has ended it after an error; begin it again
         return self._answer(Acquired, Busy, "ensure", name, owner, in_ms(name, ttl, ttl_ms), now_ms)
 
     def _claim_from_dead(
-        self,
-        name: str,
-        owner: str,
-        ttl: Seconds | None = None,
-        *,
-        dead: Lease,
-        ttl_ms: int | None = None,
+        self, name: str, owner: str, ttl: Seconds | None = None, *, dead: Lease, ttl_ms: int | None = None,
         now_ms: int | None = None,
     ) -> Acquired | Busy:
         """Claims a name whose holder the caller knows to have ended: takes over exactly the grant ``dead`` in one commit,
@@ -151,13 +120,7 @@ or SQLite has ended it after an error; begin it again
         return self._answer(Renewed, Rejected, "renew", name, owner, in_ms(name, ttl, ttl_ms), now_ms, token)
 
     def renew_by_owner(
-        self,
-        name: str,
-        owner: str,
-        ttl: Seconds | None = None,
-        *,
-        ttl_ms: int | None = None,
-        now_ms: int | None = None,
+        self, name: str, owner: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
     ) -> Renewed | Rejected:
         """Prolongs whichever lease ``owner`` has now, for a caller that knows only the owner text.
 
@@ -175,26 +138,14 @@ or SQLite has ended it after an error; begin it again
         return self._answer(Released, Rejected, "release", name, owner, now_ms)
 
     def transfer(
-        self,
-        lease: Lease,
-        new_owner: str,
-        ttl: Seconds | None = None,
-        *,
-        ttl_ms: int | None = None,
-        now_ms: int | None = None,
+        self, lease: Lease, new_owner: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
     ) -> Transferred | Rejected:
         """Hands this grant to a new owner under a new token, in one step. Owner and token must both match."""
         name, owner, token = _grant(lease, "transfer")
         return self._answer(Transferred, Rejected, "transfer", name, owner, new_owner, in_ms(name, ttl, ttl_ms), now_ms, token)
 
     def transfer_by_owner(
-        self,
-        name: str,
-        owner: str,
-        new_owner: str,
-        ttl: Seconds | None = None,
-        *,
-        ttl_ms: int | None = None,
+        self, name: str, owner: str, new_owner: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None,
         now_ms: int | None = None,
     ) -> Transferred | Rejected:
         """Hands on whichever lease ``owner`` has now, for a caller that knows only the owner text."""
@@ -251,14 +202,8 @@ or SQLite has ended it after an error; begin it again
         return found[0][0] if found else None
 
     def limit(
-        self,
-        name: str,
-        token: int,
-        progress_within: Seconds | None = None,
-        not_after_ms: int | None = None,
-        *,
-        progress_within_ms: int | None = None,
-        now_ms: int | None = None,
+        self, name: str, token: int, progress_within: Seconds | None = None, not_after_ms: int | None = None, *,
+        progress_within_ms: int | None = None, now_ms: int | None = None,
     ) -> Stored | Rejected:
         """Limits the live grant of ``name`` under ``token``, in the place of its limits before. They end with the grant.
 
@@ -289,12 +234,7 @@ or SQLite has ended it after an error; begin it again
         return self._answer(Stored, Rejected, "progress", name, token, now_ms)
 
     def request(
-        self,
-        name: str,
-        requester: str,
-        within: Seconds | None = None,
-        *,
-        within_ms: int | None = None,
+        self, name: str, requester: str, within: Seconds | None = None, *, within_ms: int | None = None,
         now_ms: int | None = None,
     ) -> Requested | RequestedBy | Rejected:
         """Asks the live holder of ``name`` to give it up. From ``within`` from now on its renewals are rejected. It never
@@ -338,25 +278,13 @@ or SQLite has ended it after an error; begin it again
         return self._answer(Transferred, Rejected, "hand_over", name, owner, in_ms(name, ttl, ttl_ms), now_ms, token)
 
     def hand_over_by_owner(
-        self,
-        name: str,
-        owner: str,
-        ttl: Seconds | None = None,
-        *,
-        ttl_ms: int | None = None,
-        now_ms: int | None = None,
+        self, name: str, owner: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
     ) -> Transferred | Rejected:
         """Hands over whichever lease ``owner`` has now, for a caller that knows only the owner text."""
         return self._answer(Transferred, Rejected, "hand_over", name, owner, in_ms(name, ttl, ttl_ms), now_ms)
 
     def take_over(
-        self,
-        name: str,
-        owner: str,
-        ttl: Seconds | None = None,
-        *,
-        ttl_ms: int | None = None,
-        now_ms: int | None = None,
+        self, name: str, owner: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
     ) -> TakenOver:
         """Ends any holder's live lease and grants ``name`` to ``owner`` in one commit, for operators. If nobody has the name,
         it is a claim. The old holder works on until it finds out: what both may write to must be fenced by the token.
@@ -373,13 +301,7 @@ or SQLite has ended it after an error; begin it again
         return TakenOver(lease, previous[0] if previous else None)
 
     def read(
-        self,
-        name: str,
-        reader: str,
-        ttl: Seconds | None = None,
-        *,
-        ttl_ms: int | None = None,
-        now_ms: int | None = None,
+        self, name: str, reader: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
     ) -> int | None:
         """Grants or prolongs a shared read of ``name`` and returns its version; None while a writer has it.
 
@@ -468,9 +390,10 @@ or SQLite has ended it after an error; begin it again
         """
         from ._held import Held
 
-        path = file_of(self, "hold")
-        more = More.of(name, value, progress_within, max_time, request)
-        return Held(path, name, in_seconds(ttl), in_seconds(wait), owner, self.conn, more=more, on_requested=on_requested)
+        return Held(
+            file_of(self, "hold"), self.conn, never, name, ttl, wait=wait, owner=owner, value=value,
+            progress_within=progress_within, max_time=max_time, request=request, on_requested=on_requested,
+        )
 
     def queue(self, name: str) -> Queue:
         """Returns the queue called ``name``, on this connection.
@@ -511,12 +434,6 @@ or SQLite has ended it after an error; begin it again
             _library.end_holds(self._session.number)
         self._session.close()
 
-    def __enter__(self) -> Litelease:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _has_recorded_boot(self) -> bool:
         """Checks whether the present boot is durably recorded."""
         return bool(self._row("is_boot_recorded")[0])
@@ -530,7 +447,7 @@ or SQLite has ended it after an error; begin it again
         self._row("begin")
 
 
-def open(path: str | os.PathLike[str], *, timeout: float = 10.0) -> Litelease:
+def open(path: str | os.PathLike[str], *, timeout: Seconds = 10.0) -> Litelease:
     """Opens a database file of its own for leases, and bootstraps it. A ``with`` block, or ``close()``, closes it.
 
     A new file is in WAL mode, and a power cut loses no grant that was told. Threads may share it. It waits up to ``timeout``
@@ -541,7 +458,7 @@ def open(path: str | os.PathLike[str], *, timeout: float = 10.0) -> Litelease:
     ...     db.claim("scheduler", "worker-a", ttl=30).lease.token
     1
     """
-    conn = OwnConnection(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+    conn = OwnConnection(path, timeout=in_seconds(timeout), isolation_level=None, check_same_thread=False)
     try:
         db = Litelease(conn)
         db._row("own")

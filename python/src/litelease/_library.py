@@ -131,6 +131,13 @@ work_next: Callable[[object], Any] = _made["work_next"]
 work_end: Callable[[object, "str | None"], str] = _made["work_end"]
 work_over: Callable[[object], None] = _made["work_over"]
 item_settled: Callable[[object, str], object] = _made["item_settled"]
+write_lock: Callable[[bytes, bytes, float, float], object] = _made["write_lock"]
+write_request: Callable[[object], object] = _made["write_request"]
+write_turn: Callable[[object, float], int] = _made["write_turn"]
+write_wait: Callable[[object, float], "int | tuple[int, str]"] = _made["write_wait"]
+write_has_turn: Callable[[object], int] = _made["write_has_turn"]
+write_end: Callable[[object], None] = _made["write_end"]
+write_holder: Callable[[bytes], "tuple[tuple[int, str | None] | None, bool]"] = _made["write_holder"]
 begin_anew: Callable[[], None] = _made["begin_anew"]
 
 
@@ -151,12 +158,12 @@ def find_library() -> None:
         memory.enable_load_extension(True)
         memory.load_extension(loadable_path())
     memory.close()
-    if _made["find_library"](getattr(_sqlite3, "__file__", None), _open):
+
+    def probe(uri: str) -> None:
+        sqlite3.connect(uri, uri=True).close()
+
+    if _made["find_library"](getattr(_sqlite3, "__file__", None), probe):
         _is_found.append(True)
-
-
-def _open(uri: str) -> None:
-    sqlite3.connect(uri, uri=True).close()
 
 
 # Before the calls of other threads are ended: what is held is released.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._session import Handle
-from ._time import Seconds, in_ms, in_seconds
+from ._time import Seconds, in_ms
 from ._types import Borrowed, Slot
-from ._wait import file_of
+from ._wait import file_of, never
 
 if TYPE_CHECKING:
     from ._held import HeldSlot
@@ -28,14 +28,8 @@ class Pools(Handle):
         self._row("pool", id, count)
 
     def borrow(
-        self,
-        id: str,
-        ttl: Seconds | None = None,
-        *,
-        ttl_ms: int | None = None,
-        now_ms: int | None = None,
-        note: str | None = None,
-        key: str | None = None,
+        self, id: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None,
+        note: str | None = None, key: str | None = None,
     ) -> Borrowed | None:
         """Borrows the lowest free slot, if there is one. While the lease of an earlier borrow with the same ``key``
         lives, that one is the answer again."""
@@ -52,13 +46,7 @@ class Pools(Handle):
         return bool(self._row("return", id, lease, now_ms)[0])
 
     def renew(
-        self,
-        id: str,
-        lease: str,
-        ttl: Seconds | None = None,
-        *,
-        ttl_ms: int | None = None,
-        now_ms: int | None = None,
+        self, id: str, lease: str, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
     ) -> Slot | None:
         """Prolongs a live lease on a slot under the same token. Returns None if the lease is over."""
         found = self._row("pool_renew", id, lease, in_ms("a slot", ttl, ttl_ms), now_ms)
@@ -79,11 +67,11 @@ class Pools(Handle):
         """
         from ._held import HeldSlot
 
-        return HeldSlot(file_of(self, "hold"), id, in_seconds(ttl), in_seconds(wait), note, self.conn)
+        return HeldSlot(file_of(self, "hold"), self.conn, never, id, ttl, wait=wait, note=note)
 
     def slots(self, id: str, *, now_ms: int | None = None) -> list[Slot]:
         """Lists the slots that are lent out, by position."""
-        return [Slot.listed(*row[:3], row[4]) for row in self._rows("slots", id, now_ms)]
+        return [Slot.listed(row[0], row[1], row[2], row[4]) for row in self._rows("slots", id, now_ms)]
 
     def delete(self, id: str) -> bool:
         """Deletes a pool and ends its leases. Returns whether there was such a pool. Its tokens are

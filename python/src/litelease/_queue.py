@@ -14,16 +14,7 @@ from ._atomic import at_once
 from ._fences import Value
 from ._session import Handle
 from ._time import Seconds, in_ms
-from ._types import (
-    Acknowledged,
-    Cancelled,
-    Leased,
-    LiteleaseError,
-    NotFound,
-    StaleReceipt,
-    StaleReceiptError,
-    answer,
-)
+from ._types import Acknowledged, Cancelled, Leased, LiteleaseError, NotFound, StaleReceipt, StaleReceiptError, answer
 
 if TYPE_CHECKING:
     from ._worker import Worker, WorkerCounts, WorkItem
@@ -65,8 +56,43 @@ class QueueInfo:
     max_attempts: int
 
 
+class Delivered:
+    """What can be done with an item that was delivered, through its queue."""
+
+    queue: Any
+
+    def ack(self) -> Acknowledged | StaleReceipt:
+        """Acknowledges the item: it is done, and gone."""
+        answer: Acknowledged | StaleReceipt = self.queue.ack(self)
+        if answer:
+            self._settle("done")
+        return answer
+
+    def extend(self, visibility: Seconds | None = None, *, visibility_ms: int | None = None) -> int | None:
+        """Prolongs the delivery to at least ``visibility`` from now. Returns its deadline, or None if it is over."""
+        deadline_ms: int | None = self.queue.extend(self, visibility, visibility_ms=visibility_ms)
+        return deadline_ms
+
+    def give_back(self, *, delay: Seconds = 0, note: str | None = None) -> bool:
+        """Makes the item visible again, now or after a delay. Returns whether it was still this worker's."""
+        is_given_back: bool = self.queue.give_back(self, delay=delay, note=note)
+        # An item that is dead by now stays so: its last receipt would acknowledge it.
+        self._settle("given_back" if is_given_back else "lost")
+        return is_given_back
+
+    def bury(self, *, note: str | None = None) -> bool:
+        """Makes the item dead at once. Returns whether it was still this worker's."""
+        is_buried: bool = self.queue.bury(self, note=note)
+        if is_buried:
+            self._settle("buried")
+        return is_buried
+
+    def _settle(self, how: str) -> None:
+        """Notes that the item is no longer this worker's concern."""
+
+
 @dataclass(frozen=True)
-class Item:
+class Item(Delivered):
     """An item that was delivered to this worker, until its deadline.
 
     Dropping it does nothing: the item is delivered again after its deadline. ``receipt`` is what acknowledges, extends, gives
@@ -111,34 +137,6 @@ class Item:
                 block.undo()
         finally:
             block.undo()
-
-    def ack(self) -> Acknowledged | StaleReceipt:
-        """Acknowledges the item: it is done, and gone."""
-        answer = self.queue.ack(self)
-        if answer:
-            self._settle("done")
-        return answer
-
-    def extend(self, visibility: Seconds | None = None, *, visibility_ms: int | None = None) -> int | None:
-        """Prolongs the delivery to at least ``visibility`` from now. Returns its deadline, or None if it is over."""
-        return self.queue.extend(self, visibility, visibility_ms=visibility_ms)
-
-    def give_back(self, *, delay: Seconds = 0, note: str | None = None) -> bool:
-        """Makes the item visible again, now or after a delay. Returns whether it was still this worker's."""
-        is_given_back = self.queue.give_back(self, delay=delay, note=note)
-        # An item that is dead by now stays so: its last receipt would acknowledge it.
-        self._settle("given_back" if is_given_back else "lost")
-        return is_given_back
-
-    def bury(self, *, note: str | None = None) -> bool:
-        """Makes the item dead at once. Returns whether it was still this worker's."""
-        is_buried = self.queue.bury(self, note=note)
-        if is_buried:
-            self._settle("buried")
-        return is_buried
-
-    def _settle(self, how: str) -> None:
-        """Notes that the item is no longer this worker's concern."""
 
 
 class _Finish:
@@ -224,12 +222,7 @@ class Queue(Handle):
         self._row("queue", self.name, max_attempts)
 
     def send(
-        self,
-        body: Value,
-        *,
-        delay: Seconds | None = None,
-        delay_ms: int | None = None,
-        key: str | None = None,
+        self, body: Value, *, delay: Seconds | None = None, delay_ms: int | None = None, key: str | None = None,
         now_ms: int | None = None,
     ) -> int:
         """Sends an item, and returns its id. The body is any SQLite value: None, an int, a float, a str or bytes.
@@ -290,11 +283,7 @@ class Queue(Handle):
         return [answer(row) for row in self._rows("ack_many", *map(_receipt, receipts))]
 
     def extend(
-        self,
-        receipt: str | Item,
-        visibility: Seconds | None = None,
-        *,
-        visibility_ms: int | None = None,
+        self, receipt: str | Item, visibility: Seconds | None = None, *, visibility_ms: int | None = None,
         now_ms: int | None = None,
     ) -> int | None:
         """Prolongs a live delivery to at least ``visibility`` from now, and returns its deadline. None if it is over: it is never
@@ -304,12 +293,7 @@ class Queue(Handle):
         return int(extended[0]) if extended else None
 
     def give_back(
-        self,
-        receipt: str | Item,
-        *,
-        delay: Seconds | None = None,
-        delay_ms: int | None = None,
-        note: str | None = None,
+        self, receipt: str | Item, *, delay: Seconds | None = None, delay_ms: int | None = None, note: str | None = None,
         now_ms: int | None = None,
     ) -> bool:
         """Makes an item visible again, now or after a delay; at its last allowed attempt it is dead instead. ``note`` is a text
@@ -375,12 +359,7 @@ class Queue(Handle):
         return [item for item in self.items(now_ms=now_ms) if item.state is ItemState.DEAD]
 
     def worker(
-        self,
-        visibility: Seconds = 30.0,
-        *,
-        first_delay: Seconds = 1.0,
-        longest_delay: Seconds = 3600.0,
-        once: bool = False,
+        self, visibility: Seconds = 30.0, *, first_delay: Seconds = 1.0, longest_delay: Seconds = 3600.0, once: bool = False,
         until_empty: bool = False,
     ) -> Worker:
         """Returns an iterable of items to work on, each extended in the background while the loop's body runs.
@@ -395,14 +374,8 @@ class Queue(Handle):
         return Worker(self, visibility, first_delay, longest_delay, once, until_empty)
 
     def work(
-        self,
-        handler: Callable[[WorkItem], object],
-        visibility: Seconds = 30.0,
-        *,
-        first_delay: Seconds = 1.0,
-        longest_delay: Seconds = 3600.0,
-        once: bool = False,
-        until_empty: bool = False,
+        self, handler: Callable[[WorkItem], object], visibility: Seconds = 30.0, *, first_delay: Seconds = 1.0,
+        longest_delay: Seconds = 3600.0, once: bool = False, until_empty: bool = False,
     ) -> WorkerCounts:
         """Calls ``handler`` with each item, like ``worker(...).run(handler)``. If it raises, the item is given back with the
         error as its note, and the work goes on."""

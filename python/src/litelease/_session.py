@@ -3,23 +3,37 @@
 The library has the connection to itself while a verb runs, gives everything back before it returns, and runs no bytecode
 meanwhile: so no signal handler and no trace function can raise in the middle. What an authorizer forbids to undo is undone by
 the next verb on the connection, whichever handle that has, and that verb raises.
+
+One rule for ``fork``: a connection that came with it is never used, closed or freed in the child. SQLite cannot share a
+connection between processes. Closing it in the child rolls back in the wal-index that the parent is using, which destroys the
+file, or waits for ever for a mutex whose thread does not exist there. Python closes a connection when it frees it, also when
+the interpreter ends. So the child keeps every connection that has a session. And a fork closes the connections of trackers and
+of the library: SQLite's list of open files is copied, its locks are not, so a connection that the child opens to a file of the
+list would take no lock, and the parent's last close would delete the log under it.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import functools
 import os
 import sqlite3
+import sys
 import threading
 import weakref
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _library
 from ._atomic import at_once
 from ._types import LiteleaseError, answer
 
+if TYPE_CHECKING:
+    from ._wait import DatabaseFile
+
 Yes = TypeVar("Yes")
 No = TypeVar("No")
+Me = TypeVar("Me", bound="Closing")
 
 
 class Session:
@@ -33,6 +47,8 @@ class Session:
         self._pid = os.getpid()
         # By which the library knows the holds of the connection.
         self.number: int | None = None
+        # Known from the first verb on that opens it a second time.
+        self.file: DatabaseFile | None = None
 
     @property
     def is_inherited(self) -> bool:
@@ -64,6 +80,19 @@ class OwnConnection(sqlite3.Connection):
             super().close()
 
 
+class Closing:
+    """A ``with`` block that ends by closing what it is about."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: Me) -> Me:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Handle:
     """A handle on a connection: it calls verbs by their names."""
 
@@ -88,10 +117,6 @@ class Handle:
         made: Yes | No = answer(self._row(verb, *values))
         return made
 
-    def _load(self, why: str) -> None:
-        """Loads the extension, if it is not there yet."""
-        _load(self._session, self._is_joined, why)
-
 
 def load(connection: sqlite3.Connection) -> None:
     """Loads the extension into a connection, so that its statements can call ``litelease_claim`` and the rest.
@@ -99,10 +124,11 @@ def load(connection: sqlite3.Connection) -> None:
     Many Pythons are built without ``enable_load_extension``; there this is an error, while everything else works, apart from
     guards by connection. On a file that ``litelease.open`` has opened it works in every Python.
     """
-    _load(session_of(connection), None, "use litelease.Litelease(conn), Pools, hold() or Tracker instead, which work without it")
+    load_if_missing(session_of(connection), None, "use litelease.Litelease(conn), Pools, hold() or Tracker instead, which work without it")
 
 
-def _load(session: Session, is_joined: bool | None, why: str) -> None:
+def load_if_missing(session: Session, is_joined: bool | None, why: str) -> None:
+    """Loads the extension, if it is not there yet."""
     if _library.call(session, is_joined, "load", _library.loadable_path()) is None:
         raise sqlite3.NotSupportedError(
             "this Python's sqlite3 cannot load extensions (it was built without enable_load_extension; "
@@ -115,6 +141,16 @@ def _load(session: Session, is_joined: bool | None, why: str) -> None:
 # be swallowed.
 _sessions: dict[int, weakref.ref[Session]] = {}
 _finding = threading.RLock()
+
+
+@atexit.register
+def _keep_open() -> None:
+    """Keeps connections open where the runtime ends an interpreter that was left alive. It does so late, in its own thread,
+    which ends when it takes the GIL back, as Python does where it closes a connection. The threads of the library would then
+    keep the process alive."""
+    if sys.is_finalizing():
+        for known in list(_sessions.values()):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(known()))
 
 
 def session_of(connection: sqlite3.Connection) -> Session:
@@ -155,3 +191,26 @@ def _check(connection: object) -> None:
         )
     if not hasattr(kind, "in_transaction"):
         raise TypeError(f"Litelease needs a sqlite3.Connection, got {connection!r}")
+
+
+# References from before the fork: the child frees what belongs to other threads before it calls
+# anything here.
+_kept: list[Session | None] = []
+
+
+def _keep_all() -> None:
+    _kept.extend([session() for session in list(_sessions.values())])
+
+
+def _in_child() -> None:
+    global _kept, _finding
+    _finding = threading.RLock()  # the thread that had it is not here
+    _library.begin_anew()
+    _keep_all()
+    # For good: at its end the interpreter frees what the modules refer to.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
+    _kept = []
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_keep_all, after_in_parent=lambda: _kept.clear(), after_in_child=_in_child)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sqlite3
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Iterator, Union
 
 from . import _library
@@ -17,7 +16,6 @@ from ._leases import Litelease
 from ._sessions import place_of
 from ._time import Seconds, in_ms, in_seconds
 from ._types import Checkpoint, HoldTimeout, Lease, Loss, Lost, ShardCount
-from ._wait import clock
 
 
 @dataclass(frozen=True)
@@ -69,13 +67,7 @@ class Shards:
 
     @staticmethod
     def join(
-        db: Litelease | str | os.PathLike[str],
-        group: str,
-        count: int,
-        id: str,
-        ttl: Seconds = 10.0,
-        *,
-        drain: Seconds = 30.0,
+        db: Litelease | str | os.PathLike[str], group: str, count: int, id: str, ttl: Seconds = 10.0, *, drain: Seconds = 30.0
     ) -> Shards:
         """Joins a group of members that share ``count`` shards. The member is a session under ``GROUP/member/ID``, and shard
         number k is the lease ``GROUP/shard/k``. Others get ``drain`` seconds to finish their work on a shard that this one needs.
@@ -101,19 +93,15 @@ class Shards:
     def next(self, timeout: Seconds | None = None) -> ShardEvent | None:
         """Waits for the next event, for at most ``timeout`` seconds; then returns None. Once the member is lost, and all events
         were returned, raises ``Lost``."""
-        deadline = float("inf") if timeout is None else clock() + in_seconds(timeout)
-        while True:
-            left = deadline - clock()
-            event = _answer(_library.shards_next(self._native, max(0.0, left)))
-            if event is not None:
-                shard, what = event
-                if isinstance(what, int):
-                    return ShardRequested(shard, what)
-                if len(what) == 3:
-                    return ShardLost(shard, Loss(*what[:2]))
-                return ShardAssigned(shard, what[0], Checkpoint(*what[1]) if what[1] else None)
-            if left <= 0:
-                return None
+        event = _answer(_library.shards_next(self._native, float("inf") if timeout is None else in_seconds(timeout)))
+        if event is None:
+            return None
+        shard, what = event
+        if isinstance(what, int):
+            return ShardRequested(shard, what)
+        if len(what) == 3:
+            return ShardLost(shard, Loss(*what[:2]))
+        return ShardAssigned(shard, what[0], Checkpoint(*what[1]) if what[1] else None)
 
     def __iter__(self) -> Iterator[ShardEvent]:
         while (event := self.next()) is not None:
@@ -149,9 +137,7 @@ class Shards:
     def __enter__(self) -> Shards:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self.leave()
         except sqlite3.Error:

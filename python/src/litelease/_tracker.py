@@ -10,28 +10,21 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Callable, Generator, TypeVar
 
-from . import _fork
-from ._identity import LOCK, identity
+from . import _library
 from ._leases import Litelease
 from ._time import Seconds
-from ._types import (
-    Acquired,
-    Busy,
-    CommitUnknown,
-    ForeignLocks,
-    Lease,
-    LiteleaseError,
-    NotBootstrapped,
-    TrackerIsLockedError,
-)
+from ._types import Acquired, Busy, CommitUnknown, ForeignLocks, Lease, LiteleaseError, NotBootstrapped, TrackerIsLockedError
 from ._wait import inode_of
 from ._wal import switch_to_wal
 
 T = TypeVar("T")
 _BUSY_TIMEOUT = 10.0
+# The kind of owner text that names a lock, which another process may unlock.
+_LOCK = 1
 
 
 class Tracker:
@@ -48,7 +41,7 @@ class Tracker:
         self.db_path = Path(db_path).absolute()
         self.db_path.parent.mkdir(parents=True, exist_ok=True)
         self._thread = threading.local()
-        _fork.closing.add(self)
+        _trackers.add(self)
 
     def __reduce__(self) -> tuple[type[Tracker], tuple[Path]]:
         return Tracker, (self.db_path,)
@@ -59,7 +52,7 @@ class Tracker:
         The lock is not renewed: after ``expire`` seconds another owner can take it. Raises ``TrackerIsLockedError`` if another
         owner has it now.
         """
-        taken = [identity(LOCK)]
+        taken = [_library.identity(_LOCK)]
         try:
             return self._lock(name, taken, expire)
         except BaseException:
@@ -100,7 +93,7 @@ class Tracker:
     def lock(self, name: str, expire: Seconds = 60) -> Generator[str, None, None]:
         """Locks ``name`` while the block runs, but for no longer than ``expire`` seconds: it is not renewed, and a block that
         takes longer is not told."""
-        taken = [identity(LOCK)]
+        taken = [_library.identity(_LOCK)]
         try:
             try:
                 yield self._lock(name, taken, expire)
@@ -138,10 +131,6 @@ class Tracker:
             opened.db.bootstrap()
             return work(opened)
 
-    def close_before_fork(self) -> None:
-        """Closes the file for this thread; the next lock opens it again. Other threads may be using theirs."""
-        self._thread.opened = None
-
     def _give_back(self, name: str, taken: list[str]) -> None:
         """Unlocks what the owner in ``taken`` has, if it still has it: an owner text is that of one lock only."""
         if not taken or not self.db_path.exists():
@@ -161,6 +150,19 @@ class Tracker:
             opened = self._thread.opened = None
             opened = self._thread.opened = _Opened(self.db_path)
         return opened
+
+
+_trackers: weakref.WeakSet[Tracker] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    """Closes the files for this thread; the next lock opens them again. Other threads may be using theirs."""
+    for tracker in list(_trackers):
+        tracker._thread.opened = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)
 
 
 class _Opened:

@@ -198,41 +198,32 @@ class StaleReason(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Acknowledged:
+class Acknowledged(_Yes):
     """The item is done, and gone."""
 
 
 @dataclass(frozen=True)
-class StaleReceipt:
+class StaleReceipt(_No):
     """Nothing was changed: the item is no longer this worker's. It is falsy."""
 
     reason: StaleReason
 
-    def __bool__(self) -> Literal[False]:
-        return False
-
 
 @dataclass(frozen=True)
-class Cancelled:
+class Cancelled(_Yes):
     """The item is gone."""
 
 
 @dataclass(frozen=True)
-class Leased:
+class Leased(_No):
     """Nothing was changed: a worker has the item until this deadline. It is falsy."""
 
     deadline_ms: int
 
-    def __bool__(self) -> Literal[False]:
-        return False
-
 
 @dataclass(frozen=True)
-class NotFound:
+class NotFound(_No):
     """The queue has no such item. It is falsy."""
-
-    def __bool__(self) -> Literal[False]:
-        return False
 
 
 @dataclass(frozen=True)
@@ -534,7 +525,8 @@ def answer(row: tuple[Any, ...]) -> Any:
 
 
 _WITH_LEASE: dict[str, Any] = {kind.__name__: kind for kind in (Acquired, Busy, Renewed, Transferred)}
-_OTHERS: dict[str, Any] = {kind.__name__: kind for kind in (Released, Broken, Stored, Admitted, Stale)}
-_OTHERS.update((kind.__name__, kind) for kind in (Acknowledged, Cancelled, Leased, NotFound))
+_OTHERS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (Released, Broken, Stored, Admitted, Stale, Acknowledged, Cancelled, Leased, NotFound, Requested, RequestedBy)
+}
 _OTHERS["Done"] = Stored
-_OTHERS.update((kind.__name__, kind) for kind in (Requested, RequestedBy))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
 from . import _library
@@ -15,8 +14,10 @@ from ._time import Seconds, in_ms, in_seconds
 from ._types import Acquired, Busy, Lease, LiteleaseError
 
 if TYPE_CHECKING:
+    from ._leases import Litelease
     from ._session import Handle
 
+MOVED = "{} was moved, deleted or replaced: open it again"
 _TWO_LIBRARIES = "two libraries in one process drop each other's locks"
 
 
@@ -33,6 +34,29 @@ def inode_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+class DatabaseFile:
+    """A database file, and connections that are opened to it for a moment."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self._inode = path, inode_of(path)
+
+    def was_replaced(self) -> bool:
+        """Checks whether the path leads to another file by now, or to none."""
+        return inode_of(self.path) != self._inode
+
+    def check(self) -> None:
+        """Raises if the file was replaced. To open one that was deleted would make it."""
+        if self.was_replaced():
+            raise LiteleaseError(MOVED.format(self.path))
+
+    def opened(self) -> Litelease:
+        """Opens a connection, which a ``with`` block closes."""
+        from ._leases import Litelease
+
+        self.check()
+        return Litelease(sqlite3.connect(self.path, isolation_level=None, check_same_thread=False))
+
+
 class Stopped(LiteleaseError):
     """The waiter was told to stop. It was granted nothing."""
 
@@ -40,6 +64,11 @@ class Stopped(LiteleaseError):
 def never() -> bool:
     """For a waiter that nobody stops."""
     return False
+
+
+def as_native(stop: Callable[[], bool]) -> Callable[[], bool] | None:
+    """Returns what the library asks whether to stop: nothing for a waiter that nobody stops, which sleeps longer."""
+    return None if stop is never else stop
 
 
 def file_of(db: Handle, verb: str) -> str:
@@ -52,41 +81,11 @@ def file_of(db: Handle, verb: str) -> str:
         raise LiteleaseError(f"{verb}() inside a transaction would wait on a snapshot for ever: commit first")
     if not path:
         raise LiteleaseError(f"{verb}() needs a file: a database in memory is seen by one connection only")
+    if "\ufffd" in path and inode_of(path) is None:
+        raise LiteleaseError(f"{verb}() opens the file a second time, which needs a name that is UTF-8: {path}")
+    db._session.file = db._session.file or DatabaseFile(path)
+    db._session.file.check()
     return path
-
-
-def wait_for_change(waiter: object, generation: int, seconds: float, is_stopped: Callable[[], bool]) -> None:
-    """Waits until another process notifies, because a process has sent or given back, or something else was freed; at most
-    so long."""
-    end = clock() + seconds
-    while (left := end - clock()) > 0 and not _library.listen(waiter, generation, left) and not is_stopped():
-        pass
-
-
-@dataclass(frozen=True)
-class More:
-    """What is stored in the commit of a claim, and how soon the present holder is asked to give the name up."""
-
-    value: None | int | float | str | bytes = None
-    progress_within_ms: int | None = None
-    max_time_ms: int | None = None
-    request_ms: int | None = None
-
-    @staticmethod
-    def of(
-        name: str,
-        value: None | int | float | str | bytes = None,
-        progress_within: Seconds | None = None,
-        max_time: Seconds | None = None,
-        request: Seconds | None = None,
-    ) -> More:
-        """Converts the options of a hold."""
-
-        def ms(time: Seconds | None, what: str) -> int | None:
-            return None if time is None else in_ms(name, time, None, what)
-
-        within_ms, max_ms = ms(progress_within, "progress_within"), ms(max_time, "max_time")
-        return More(value, within_ms, max_ms, ms(request, "request"))
 
 
 def claim_at(
@@ -100,7 +99,7 @@ def claim_at(
     _library.find_library()
     ttl_ms, within_ms = in_ms(name, ttl, None), None if request is None else in_ms(name, request, None, "request")
     more = (None, None, None, within_ms, None)
-    answer = _library.claim_wait(path, name, ttl_ms, in_seconds(wait), owner, *more, stop)
+    answer = _library.claim_wait(path, name, ttl_ms, in_seconds(wait), owner, *more, as_native(stop))
     if answer is None:
         raise Stopped
     is_granted, lease = answer

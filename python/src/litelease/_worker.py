@@ -5,6 +5,7 @@ The library does that on a connection of its own. Handlers and ``finish`` blocks
 
 from __future__ import annotations
 
+import inspect
 import sqlite3
 from dataclasses import dataclass, field
 from typing import Callable, Generator
@@ -14,7 +15,7 @@ from ._held import LossEvent, number_of
 from ._queue import Item, Queue
 from ._time import Seconds, in_ms, in_seconds
 from ._types import InvalidTtl, LiteleaseError, Loss, Lost
-from ._wait import file_of, inode_of
+from ._wait import DatabaseFile, file_of
 
 _LEFT_OPEN = (
     "a transaction was left open: it was rolled back, and the item given back; write its effect in `with item.finish() as conn:`"
@@ -66,13 +67,7 @@ class Worker:
     """
 
     def __init__(
-        self,
-        queue: Queue,
-        visibility: Seconds,
-        first_delay: Seconds,
-        longest_delay: Seconds,
-        once: bool,
-        until_empty: bool,
+        self, queue: Queue, visibility: Seconds, first_delay: Seconds, longest_delay: Seconds, once: bool, until_empty: bool
     ) -> None:
         path = file_of(queue, "worker")
         _library.find_library()
@@ -83,7 +78,7 @@ class Worker:
         if not 0 <= self._times[1] <= self._times[2]:
             raise ValueError("first_delay must be 0 or more, and not longer than longest_delay")
         self.queue, self.counts = queue, WorkerCounts()
-        self._path, self._file, self._ends = path, inode_of(path), (once, until_empty)
+        self._file, self._ends = DatabaseFile(path), (once, until_empty)
         self._is_stopped = False
 
     def stop(self) -> None:
@@ -102,6 +97,9 @@ class Worker:
         >>> db.queue("mail").items()[0].note
         'ZeroDivisionError: division by zero'
         """
+        odd = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        if not callable(handler) or any(is_odd(handler) for is_odd in odd):
+            raise TypeError(f"the handler must be a function that is done when it returns, got {handler!r}")
         native = self._begin()
         try:
             while (item := self._next(native)) is not None:
@@ -132,10 +130,9 @@ class Worker:
     def _begin(self) -> object:
         """Begins the work. It ends when what this returns is freed, at the latest."""
         queue = self.queue
-        if inode_of(self._path) != self._file:
-            raise LiteleaseError(f"{self._path} was moved, deleted or replaced: open it again")
+        self._file.check()
         number = number_of(queue.conn)
-        return _library.work(queue._session, self._path, queue.name, *self._times, *self._ends, number, lambda: self._is_stopped)
+        return _library.work(queue._session, self._file.path, queue.name, *self._times, *self._ends, number, lambda: self._is_stopped)
 
     def _next(self, native: object) -> WorkItem | None:
         """Waits for an item. None if there is none to be waited for."""
@@ -172,5 +169,9 @@ def _call(handler: Callable[[WorkItem], object], item: WorkItem) -> str | None:
     try:
         handler(item)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        kind = type(error).__name__
+        try:
+            return f"{kind}: {error}"
+        except Exception:  # it cannot even say what it is
+            return kind
     return None

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import threading
-import time
 from typing import Callable, Generator
 
-from ._atomic import Mutex, Reentered
+from . import _library
 from ._leases import Litelease
 from ._session import session_of
 from ._types import LiteleaseError, WriteLockTimeout
+from ._wait import clock
 from ._wal import switch_to_wal
-from ._write_lock import WriteLock
 
 
 class SingleWriter:
@@ -36,14 +34,8 @@ class SingleWriter:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        timeout: float = 0.5,
-        poll: tuple[float, float] | None = None,
-        lock_path: str | os.PathLike[str] | None = None,
-        busy_timeout: float = 0.5,
-        synchronous: str = "NORMAL",
+        self, path: str | os.PathLike[str], *, timeout: float = 0.5, poll: tuple[float, float] | None = None,
+        lock_path: str | os.PathLike[str] | None = None, busy_timeout: float = 0.5, synchronous: str = "NORMAL",
     ) -> None:
         if synchronous.upper() not in ("OFF", "NORMAL", "FULL", "EXTRA"):
             raise ValueError(f"synchronous is OFF, NORMAL, FULL or EXTRA, got {synchronous!r}")
@@ -58,8 +50,8 @@ class SingleWriter:
         # One file has one lock, whichever way it is called.
         self.path = os.path.realpath(path)
         self.lock_path = os.path.abspath(lock_path) if lock_path is not None else f"{self.path}.lock"
-        self._turn = Mutex()
-        self._lock = WriteLock(self.lock_path, self.path, poll)
+        first, longest = poll or (0.0, 0.0)  # which means to queue
+        self._lock = _library.write_lock(os.fsencode(self.lock_path), os.fsencode(self.path), first, longest)
         self._leases = Litelease(self._conn)
         self._set_up(synchronous)
 
@@ -94,7 +86,7 @@ class SingleWriter:
     def holder(self) -> tuple[int, str | None] | None:
         """Returns the process that holds the lock and since when, as far as that is known. A process that has not signed the
         lock file, such as flock(1), has no time."""
-        return self._lock.holder()[0]
+        return _library.write_holder(os.fsencode(self.lock_path))[0]
 
     def close(self) -> None:
         """Closes the connection. Does nothing in a forked child."""
@@ -131,42 +123,34 @@ class SingleWriter:
 class _Block:
     """What a writer has taken for one block: its turn among the threads, the lock, and a transaction.
 
-    A signal handler can raise anywhere, in ``end`` too. So all is recorded where it is taken, ``end`` gives back whatever
-    there is, and it is called twice.
+    A signal handler can raise anywhere, in ``end`` too. So the library records what is taken, ``end`` gives back whatever
+    there is, and it is called twice; and what this refers to gives it back when it is freed, without a bytecode.
     """
 
     def __init__(self, writer: SingleWriter) -> None:
         self._writer = writer
-        self._ticket = 0
+        self._request = _library.write_request(writer._lock)
 
     def begin(self) -> None:
         """Waits for the lock."""
         writer = self._writer
-        if writer._session.is_inherited:
-            raise LiteleaseError("this process was forked since the writer was opened: open a new one in the child")
-        deadline = time.monotonic() + writer.timeout
-        try:
-            is_taken = writer._turn.take(self, min(max(0.0, writer.timeout), threading.TIMEOUT_MAX))
-        except Reentered:
-            raise LiteleaseError(
-                "this thread already holds the write lock through this writer: use the connection that it has"
-            ) from None
-        if not is_taken:
-            raise WriteLockTimeout(writer.timeout, *writer._lock.holder())
-        if writer._conn.in_transaction:
+        deadline = clock() + writer.timeout
+        has_turn = _library.write_turn(self._request, writer.timeout)
+        if has_turn and writer._conn.in_transaction:
             writer._conn.execute("ROLLBACK")  # one that could not be rolled back when its block ended
-        self._ticket = writer._lock.ticket(self)
-        if not writer._lock.wait(self._ticket, deadline - time.monotonic()):
-            raise WriteLockTimeout(writer.timeout, *writer._lock.holder())
+        answer = has_turn and _library.write_wait(self._request, deadline - clock())
+        if isinstance(answer, tuple):
+            raise OSError(*answer) if answer[0] else LiteleaseError(answer[1])
+        if not answer:
+            raise WriteLockTimeout(writer.timeout, *_library.write_holder(os.fsencode(writer.lock_path)))
 
     def end(self) -> None:
         """Rolls back what was not committed, and unlocks. Calling it twice is harmless."""
         writer = self._writer
-        if not writer._turn.is_held_by(self):
+        if not _library.write_has_turn(self._request):
             return
         if not writer._session.is_inherited:
             with contextlib.suppress(sqlite3.Error):  # what was raised in the block matters more
                 if writer._conn.in_transaction:
                     writer._conn.execute("ROLLBACK")
-        writer._lock.end(self._ticket)
-        writer._turn.give_back(self)
+        _library.write_end(self._request)

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import os
 import sqlite3
 import threading
 from types import TracebackType
-from typing import Callable, Generator, Generic, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Coroutine, Generic, TypeVar, Union, cast
 
 from ._client import Client as _Client
 from ._client_hold import RemoteHeld, RemoteSlot
@@ -30,35 +32,20 @@ from ._held import Held, HeldSlot, Holding, number_of
 from ._leases import Litelease
 from ._leases import open as open_file
 from ._pools import Pools
-from ._queue import ItemInfo, QueueInfo
 from ._session import Handle
 from ._time import Seconds, in_ms, in_seconds
-from ._types import (
-    Acknowledged,
-    Acquired,
-    Broken,
-    Busy,
-    Cancelled,
-    Checkpoint,
-    Leased,
-    Lease,
-    LiteleaseError,
-    NotFound,
-    Rejected,
-    Released,
-    Renewed,
-    Requested,
-    RequestedBy,
-    RequestInfo,
-    StaleReceipt,
-    Stored,
-    Transferred,
-)
-from ._wait import More, claim_at, file_of
+from ._types import Acquired, Busy, Lease, LiteleaseError, RequestInfo
+from ._wait import DatabaseFile, claim_at, file_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Concatenate, ParamSpec
+
+    P = ParamSpec("P")
 
 __all__ = ["Client", "ClientQueue", "Database", "campaign", "claim_wait", "hand_over", "hold", "hold_slot", "requested"]
 
 T = TypeVar("T")
+C = TypeVar("C")
 H = TypeVar("H", bound=Holding)
 Stop = Callable[[], bool]
 # A path, which is bootstrapped; or what has been opened.
@@ -84,12 +71,6 @@ class _Place:
             open_file(self._path).close()
             self._is_ready = True
         return self._path
-
-    @contextlib.contextmanager
-    def opened(self) -> Generator[Litelease, None, None]:
-        """Opens a connection for the thread that calls it."""
-        with contextlib.closing(sqlite3.connect(self.path(), isolation_level=None, check_same_thread=False)) as conn:
-            yield Litelease(conn)
 
 
 class _Work(Generic[T]):
@@ -184,27 +165,31 @@ class _Holding(Generic[H]):
             await _Work(lambda _: held.__exit__(kind, error, trace)).run()
 
 
-def hold(
-    database: Database,
-    name: str,
-    ttl: Seconds = 60.0,
-    *,
-    wait: Seconds = 0.0,
-    owner: str | None = None,
-    value: Value = None,
-    progress_within: Seconds | None = None,
-    max_time: Seconds | None = None,
-    request: Seconds | None = None,
-    on_requested: Callable[[RequestInfo], object] | None = None,
-) -> _Holding[Held]:
+def _holding(
+    make: Callable[Concatenate[str, Union[sqlite3.Connection, None], Stop, P], H], text: str
+) -> Callable[Concatenate[Database, P], _Holding[H]]:
+    """Makes the function for asyncio that holds what a class of holds does, with its arguments from the name on."""
+
+    def hold(database: Database, /, *values: P.args, **options: P.kwargs) -> _Holding[H]:
+        place, told = _Place(database, "hold"), _told(cast(Any, options.pop("on_requested", None)))
+        if told is not None:
+            options["on_requested"] = told
+        return _Holding(lambda stop: make(place.path(), place.conn, stop, *values, **options))
+
+    first, others = next(iter(inspect.signature(hold).parameters.values())), inspect.signature(make).parameters.values()
+    hold.__doc__, hold.__signature__ = text, inspect.Signature([first, *list(others)[3:]])  # type: ignore[attr-defined]
+    return hold
+
+
+hold = _holding(
+    Held,
     """Holds a name while an ``async with`` block runs; see ``Litelease.hold``. The block gets the ``Held``. ``on_requested`` is
-    called by the event loop."""
-    place, more, told = _Place(database, "hold"), More.of(name, value, progress_within, max_time, request), _told(on_requested)
-
-    def work(stop: Stop) -> Held:
-        return Held(place.path(), name, in_seconds(ttl), in_seconds(wait), owner, place.conn, stop, more, told)
-
-    return _Holding(work)
+    called by the event loop.""",
+)
+hold_slot = _holding(
+    HeldSlot,
+    """Holds a slot of a pool while an ``async with`` block runs; see ``Pools.hold``. The block gets the ``HeldSlot``.""",
+)
 
 
 def campaign(
@@ -221,10 +206,13 @@ def campaign(
     on_requested: Callable[[RequestInfo], object] | None = None,
 ) -> _Holding[Leader]:
     """Leads an election while an ``async with`` block runs; see ``Election.campaign``. The block gets the ``Leader``."""
-    place, more, told = _Place(database, "campaign"), More.of(name, value, progress_within, max_time, request), _told(on_requested)
+    place, told = _Place(database, "campaign"), _told(on_requested)
 
     def work(stop: Stop) -> Leader:
-        return Leader(place.path(), name, in_seconds(ttl), in_seconds(wait), owner, place.conn, stop, more, told)
+        return Leader(
+            place.path(), place.conn, stop, name, ttl, value=value, wait=wait, owner=owner,
+            progress_within=progress_within, max_time=max_time, request=request, on_requested=told,
+        )
 
     return _Holding(work)
 
@@ -252,18 +240,6 @@ def _told(tell: Callable[[RequestInfo], object] | None) -> Callable[[RequestInfo
     return told
 
 
-def hold_slot(
-    database: Database, id: str, ttl: Seconds = 60.0, *, wait: Seconds = 0.0, note: str | None = None
-) -> _Holding[HeldSlot]:
-    """Holds a slot of a pool while an ``async with`` block runs; see ``Pools.hold``. The block gets the ``HeldSlot``."""
-    place = _Place(database, "hold")
-
-    def work(stop: Stop) -> HeldSlot:
-        return HeldSlot(place.path(), id, in_seconds(ttl), in_seconds(wait), note, place.conn, stop)
-
-    return _Holding(work)
-
-
 async def claim_wait(database: Database, name: str, owner: str, ttl: Seconds, wait: Seconds) -> Acquired | Busy:
     """Claims a name and waits for it; see ``Litelease.claim_wait``. What a task is granted that was cancelled is released."""
     place = _Place(database, "claim_wait")
@@ -273,25 +249,38 @@ async def claim_wait(database: Database, name: str, owner: str, ttl: Seconds, wa
 
     def undo(answer: Acquired | Busy) -> None:
         if isinstance(answer, Acquired):
-            with place.opened() as db:
+            with DatabaseFile(place.path()).opened() as db:
                 db.release(answer.lease)
 
     return await _Work(work, undo).run()
 
 
-class Client:
-    """A client of ``litelease serve`` for asyncio; see ``litelease.Client``, which is its ``sync``. A claim, a hold and a receive
-    that are cancelled while they wait give back what they were granted."""
+class _Beside(Generic[C]):
+    """The methods of a client for asyncio, which call those of ``sync`` in threads."""
+
+    def __init__(self, sync: C) -> None:
+        self.sync = sync
+
+
+def _verb(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[_Beside[C], P], Coroutine[Any, Any, T]]:
+    """Makes the method for asyncio of a method of ``sync``."""
+
+    @functools.wraps(method)
+    async def verb(self: _Beside[C], /, *values: P.args, **options: P.kwargs) -> T:
+        return await _Work(lambda _: method(self.sync, *values, **options)).run()
+
+    return verb
+
+
+class Client(_Beside[_Client]):
+    """A client of ``litelease serve`` for asyncio: the methods are those of ``litelease.Client``, which is its ``sync``. A claim,
+    a hold and a receive that are cancelled while they wait give back what they were granted."""
 
     def __init__(
-        self,
-        url: str,
-        access_key: str | os.PathLike[str] | None = None,
-        *,
-        ca_file: str | os.PathLike[str] | None = None,
+        self, url: str, access_key: str | os.PathLike[str] | None = None, *, ca_file: str | os.PathLike[str] | None = None,
         retry_for: Seconds = 10.0,
     ) -> None:
-        self.sync = _Client(url, access_key, ca_file=ca_file, retry_for=retry_for)
+        super().__init__(_Client(url, access_key, ca_file=ca_file, retry_for=retry_for))
 
     async def claim(self, name: str, owner: str, ttl: Seconds) -> Acquired | Busy:
         """See ``litelease.Client.claim``."""
@@ -306,79 +295,27 @@ class Client:
 
         return await _Work(work, lambda told: self.sync.release(told.lease) if isinstance(told, Acquired) else None).run()
 
-    async def renew(self, lease: Lease, ttl: Seconds) -> Renewed | Rejected:
-        """See ``litelease.Client.renew``."""
-        return await _in_thread(lambda: self.sync.renew(lease, ttl))
-
-    async def release(self, lease: Lease) -> Released | Rejected:
-        """See ``litelease.Client.release``."""
-        return await _in_thread(lambda: self.sync.release(lease))
-
-    async def transfer(self, lease: Lease, new_owner: str, ttl: Seconds) -> Transferred | Rejected:
-        """See ``litelease.Client.transfer``."""
-        return await _in_thread(lambda: self.sync.transfer(lease, new_owner, ttl))
-
-    async def break_lease(self, name: str) -> Broken | Rejected:
-        """See ``litelease.Client.break_lease``."""
-        return await _in_thread(lambda: self.sync.break_lease(name))
-
-    async def inspect(self, name: str) -> Lease | None:
-        """See ``litelease.Client.inspect``."""
-        return await _in_thread(lambda: self.sync.inspect(name))
-
-    async def leases(self, prefix: str = "") -> list[Lease]:
-        """See ``litelease.Client.leases``."""
-        return await _in_thread(lambda: self.sync.leases(prefix))
-
-    async def queues(self, prefix: str = "") -> list[QueueInfo]:
-        """See ``litelease.Client.queues``."""
-        return await _in_thread(lambda: self.sync.queues(prefix))
-
-    async def attach(self, lease: Lease, value: Value) -> Stored | Rejected:
-        """See ``litelease.Client.attach``."""
-        return await _in_thread(lambda: self.sync.attach(lease, value))
-
-    async def value(self, name: str) -> Value:
-        """See ``litelease.Client.value``."""
-        return await _in_thread(lambda: self.sync.value(name))
-
-    async def limit(
-        self, lease: Lease, progress_within: Seconds | None = None, max_time: Seconds | None = None
-    ) -> Stored | Rejected:
-        """See ``litelease.Client.limit``."""
-        return await _in_thread(lambda: self.sync.limit(lease, progress_within, max_time))
-
-    async def progress(self, lease: Lease) -> Stored | Rejected:
-        """See ``litelease.Client.progress``."""
-        return await _in_thread(lambda: self.sync.progress(lease))
-
-    async def checkpoint(self, lease: Lease, value: Value) -> Stored | Rejected:
-        """See ``litelease.Client.checkpoint``."""
-        return await _in_thread(lambda: self.sync.checkpoint(lease, value))
-
-    async def last_checkpoint(self, name: str) -> Checkpoint | None:
-        """See ``litelease.Client.last_checkpoint``."""
-        return await _in_thread(lambda: self.sync.last_checkpoint(name))
-
-    async def request(self, name: str, requester: str, within: Seconds) -> Requested | RequestedBy | Rejected:
-        """See ``litelease.Client.request``."""
-        return await _in_thread(lambda: self.sync.request(name, requester, within))
-
-    async def requested(self, name: str) -> RequestInfo | None:
-        """See ``litelease.Client.requested``."""
-        return await _in_thread(lambda: self.sync.requested(name))
-
-    async def hand_over(self, lease: Lease, ttl: Seconds) -> Transferred | Rejected:
-        """See ``litelease.Client.hand_over``."""
-        return await _in_thread(lambda: self.sync.hand_over(lease, ttl))
+    renew = _verb(_Client.renew)
+    release = _verb(_Client.release)
+    transfer = _verb(_Client.transfer)
+    break_lease = _verb(_Client.break_lease)
+    inspect = _verb(_Client.inspect)
+    leases = _verb(_Client.leases)
+    queues = _verb(_Client.queues)
+    attach = _verb(_Client.attach)
+    value = _verb(_Client.value)
+    limit = _verb(_Client.limit)
+    progress = _verb(_Client.progress)
+    checkpoint = _verb(_Client.checkpoint)
+    last_checkpoint = _verb(_Client.last_checkpoint)
+    request = _verb(_Client.request)
+    requested = _verb(_Client.requested)
+    hand_over = _verb(_Client.hand_over)
+    register = _verb(_Client.register)
 
     def hold(self, name: str, ttl: Seconds = 60.0, *, wait: Seconds = 0.0, owner: str | None = None) -> _Holding[RemoteHeld]:
         """Holds a name while an ``async with`` block runs; see ``litelease.Client.hold``. The block gets the ``RemoteHeld``."""
         return _Holding(lambda stop: RemoteHeld(self.sync, name, in_seconds(ttl), in_seconds(wait), owner, stop))
-
-    async def register(self, pool: str, count: int) -> None:
-        """See ``litelease.Client.register``."""
-        await _in_thread(lambda: self.sync.register(pool, count))
 
     def borrow(
         self, pool: str, ttl: Seconds = 60.0, *, wait: Seconds = 0.0, note: str | None = None
@@ -391,15 +328,8 @@ class Client:
         return ClientQueue(self.sync.queue(name))
 
 
-class ClientQueue:
-    """A queue on a server, for asyncio; see ``litelease.RemoteQueue``, which is its ``sync``."""
-
-    def __init__(self, queue: RemoteQueue) -> None:
-        self.sync = queue
-
-    async def send(self, body: Value, *, delay: Seconds = 0, key: str | None = None) -> int:
-        """See ``litelease.RemoteQueue.send``."""
-        return await _in_thread(lambda: self.sync.send(body, delay=delay, key=key))
+class ClientQueue(_Beside[RemoteQueue]):
+    """A queue on a server, for asyncio: the methods are those of ``litelease.RemoteQueue``, which is its ``sync``."""
 
     async def receive(self, visibility: Seconds, wait: Seconds = 0.0) -> RemoteItem | None:
         """See ``litelease.RemoteQueue.receive``. What a task receives that was cancelled is given back."""
@@ -410,50 +340,15 @@ class ClientQueue:
 
         return await _Work(work, lambda item: item.give_back() if item is not None else None).run()
 
-    async def ack(self, receipt: str | RemoteItem) -> Acknowledged | StaleReceipt:
-        """See ``litelease.RemoteQueue.ack``."""
-        return await _in_thread(lambda: self.sync.ack(receipt))
-
-    async def extend(self, receipt: str | RemoteItem, visibility: Seconds) -> int | None:
-        """See ``litelease.RemoteQueue.extend``."""
-        return await _in_thread(lambda: self.sync.extend(receipt, visibility))
-
-    async def give_back(self, receipt: str | RemoteItem, *, delay: Seconds = 0, note: str | None = None) -> bool:
-        """See ``litelease.RemoteQueue.give_back``."""
-        return await _in_thread(lambda: self.sync.give_back(receipt, delay=delay, note=note))
-
-    async def bury(self, receipt: str | RemoteItem, *, note: str | None = None) -> bool:
-        """See ``litelease.RemoteQueue.bury``."""
-        return await _in_thread(lambda: self.sync.bury(receipt, note=note))
-
-    async def redrive(self, id: int | None = None) -> int:
-        """See ``litelease.RemoteQueue.redrive``."""
-        return await _in_thread(lambda: self.sync.redrive(id))
-
-    async def discard(self, id: int | None = None) -> int:
-        """See ``litelease.RemoteQueue.discard``."""
-        return await _in_thread(lambda: self.sync.discard(id))
-
-    async def cancel(self, id_or_key: int | str) -> Cancelled | Leased | NotFound:
-        """See ``litelease.RemoteQueue.cancel``."""
-        return await _in_thread(lambda: self.sync.cancel(id_or_key))
-
-    async def delete(self) -> bool:
-        """See ``litelease.RemoteQueue.delete``."""
-        return await _in_thread(lambda: self.sync.delete())
-
-    async def items(self) -> list[ItemInfo]:
-        """See ``litelease.RemoteQueue.items``."""
-        return await _in_thread(lambda: self.sync.items())
-
-    async def dead(self) -> list[ItemInfo]:
-        """See ``litelease.RemoteQueue.dead``."""
-        return await _in_thread(lambda: self.sync.dead())
-
-    async def info(self) -> QueueInfo | None:
-        """See ``litelease.RemoteQueue.info``."""
-        return await _in_thread(lambda: self.sync.info())
-
-
-async def _in_thread(verb: Callable[[], T]) -> T:
-    return await _Work(lambda _: verb()).run()
+    send = _verb(RemoteQueue.send)
+    ack = _verb(RemoteQueue.ack)
+    extend = _verb(RemoteQueue.extend)
+    give_back = _verb(RemoteQueue.give_back)
+    bury = _verb(RemoteQueue.bury)
+    redrive = _verb(RemoteQueue.redrive)
+    discard = _verb(RemoteQueue.discard)
+    cancel = _verb(RemoteQueue.cancel)
+    delete = _verb(RemoteQueue.delete)
+    items = _verb(RemoteQueue.items)
+    dead = _verb(RemoteQueue.dead)
+    info = _verb(RemoteQueue.info)

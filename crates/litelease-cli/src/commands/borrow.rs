@@ -68,6 +68,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let wait = if args.nonblock { Duration::ZERO } else { args.wait.unwrap_or(Duration::MAX) };
     let (options, note) = (HoldOptions::new(args.ttl).wait(wait), args.note);
     let task = Task {
+        taken_exit_code: code::OK,
         name: "the pool".into(),
         conflict_exit_code: args.conflict_exit_code,
         grace,

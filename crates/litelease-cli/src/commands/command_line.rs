@@ -50,6 +50,11 @@ impl CommandLine {
         }
     }
 
+    /// Returns the command and its arguments.
+    pub(super) fn words(&self) -> &[OsString] {
+        &self.command
+    }
+
     /// Returns the command, ready to be started.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.command[0]);

@@ -46,6 +46,7 @@ mod command_line;
 mod credential;
 mod demo;
 mod doctor;
+mod every;
 mod generate;
 mod grant;
 mod guard;
@@ -61,6 +62,7 @@ mod restore_fence;
 mod run;
 mod serve;
 mod status;
+mod ticks;
 mod wait;
 mod watch;
 mod who;
@@ -77,11 +79,13 @@ use crate::stream::write_error;
 
 commands! {
     Run in run,
+    Every in every,
     Hold in hold,
     Borrow in borrow,
     Serve in serve,
     Access in access,
     Status in status,
+    Ticks in ticks,
     Who in who,
     Wait in wait,
     Watch in watch,

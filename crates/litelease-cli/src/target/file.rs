@@ -9,6 +9,7 @@ use litelease::{
     ListedLease, Litelease, PoolInfo, SlotRow, Status, Watch, pool_of_name,
 };
 
+use super::ticks;
 use super::{
     Claim, GrantArgument, HoldRequest, Seen, Tenure, Variable, Verdict, is_live, note, of_lease,
     of_slot,
@@ -29,7 +30,7 @@ impl File {
     }
 
     /// Opens the file, which must exist.
-    pub(super) fn open(&self) -> Result<Litelease> {
+    pub(crate) fn open(&self) -> Result<Litelease> {
         database::open_existing(&self.common)
     }
 
@@ -40,7 +41,7 @@ impl File {
     }
 
     /// Opens the file, or returns `None` if nothing was ever leased in it.
-    pub(super) fn open_if_any(&self) -> Result<Option<Litelease>> {
+    pub(crate) fn open_if_any(&self) -> Result<Option<Litelease>> {
         database::open_for_reading(&self.common)
     }
 
@@ -142,11 +143,14 @@ impl File {
             return Ok(Tenure::new(slot, variables));
         }
         let held = db.hold(&wanted.name, options(wanted)).map_err(|error| match error {
-            HoldError::Busy(current) => busy(&current),
+            HoldError::Busy(current) => ticks::busy(&db, wanted, &current),
+            HoldError::TickTaken(newest) => ticks::taken(&db, wanted, newest),
             error => error.into(),
         })?;
-        let variables = of_lease(&held.lease(), None);
-        Ok(Tenure { file: Some(self.path.clone()), ..Tenure::new(held, variables) })
+        let mut variables = of_lease(&held.lease(), None);
+        variables.extend(ticks::variables(wanted, held.previous_tick_ms()));
+        let finish = wanted.tick.is_some().then(|| ticks::finish(&self.common));
+        Ok(Tenure { file: Some(self.path.clone()), finish, ..Tenure::new(held, variables) })
     }
 }
 
@@ -213,6 +217,10 @@ fn options(wanted: &HoldRequest) -> HoldOptions {
     let options = HoldOptions::new(wanted.ttl).wait(wanted.wait).group(wanted.group);
     let options = options.progress_within(wanted.progress_within).max_time(wanted.max_time);
     let options = options.cancel(wanted.cancel.clone());
+    let options = match &wanted.tick {
+        Some((tick, schedule)) => options.tick(*tick).schedule(schedule),
+        None => options,
+    };
     match &wanted.value {
         Some(value) => options.value(value.clone()),
         None => options,

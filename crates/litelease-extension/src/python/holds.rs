@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use litelease_core::Lease;
@@ -27,11 +28,15 @@ use crate::python::api::{
 use crate::python::library::found;
 use crate::python::session::Failed;
 use crate::python::values::to_integer;
-use crate::python::waiting::seconds;
+use crate::python::waiting::{in_slices, seconds};
 use crate::python::{Context, raise};
 
 /// The longest time that a signal's handler has to wait.
 pub(super) const SLICE: Duration = Duration::from_millis(50);
+
+/// The longest sleep of a wait that only signals and the end of the interpreter can end. A signal
+/// ends the sleep of the main thread, whose handlers run then.
+pub(super) const UNSTOPPED: Duration = Duration::from_millis(250);
 
 /// How long a release tries. Then the keeper goes on.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -106,6 +111,7 @@ pub(crate) fn hold(context: &'static Context, given: Object) -> Result<Object> {
             value: Some(value.value()).filter(|value| *value != litelease_store::Value::Null),
             progress_within: *progress_within,
             max_time: *max_time,
+            ..More::default()
         };
         // The grant itself ends with the limit, too.
         let first = max_time.map_or(*ttl, |time| time.min(*ttl));
@@ -276,6 +282,7 @@ pub(super) fn run<T>(
     let_children_hold();
     stay_loaded(file);
     let was_stopped = Cell::new(false);
+    let longest_sleep = if context.names.is_none(stop) { UNSTOPPED } else { SLICE };
     let is_stopped = || match context.names.is_none(stop) {
         true => Ok(false),
         false => stop.call(vec![])?.is_true(),
@@ -286,7 +293,7 @@ pub(super) fn run<T>(
             true => Ok(()),
             false => Err(interrupted()),
         };
-        ask(&Aside { file, patience: PATIENCE, go_on: &go_on })
+        ask(&Aside { file, patience: PATIENCE, go_on: &go_on, longest_sleep })
     });
     match handled {
         // The handler's exception is still set. The grant is released.
@@ -302,7 +309,7 @@ pub(super) fn run<T>(
 /// Runs `work` without the GIL. Whenever `work` asks whether to go on, takes the GIL, lets Python
 /// handle the signals that have come, and runs `check`. `work` must stop once either has raised, or
 /// the interpreter ends. Returns the answer, and whether an exception is set now.
-fn interruptible<T>(
+pub(super) fn interruptible<T>(
     context: &Context,
     check: impl Fn() -> Result<()>,
     work: impl FnOnce(&dyn Fn() -> bool) -> T,
@@ -818,14 +825,26 @@ pub(crate) fn event_check(context: &'static Context, given: Object) -> Result<Ob
     over(context, api::in_capsule::<PythonEvent>(&given.item(0)?)?.over())
 }
 
-/// Waits until its hold is over, for this many seconds and 50 ms at most. Answers whether it is.
+/// Waits until its hold is lost, for so many seconds. Answers whether it is.
 pub(crate) fn event_wait(context: &'static Context, given: Object) -> Result<Object> {
     let event = api::in_capsule::<PythonEvent>(&given.item(0)?)?;
-    let time = seconds(&given.item(1)?).min(SLICE);
-    let Some(_counted) = context.calls.begin() else { return integer(1) };
-    without_gil(|| drop(event.lost.wait_timeout(time)));
-    integer(i64::from(event.over().is_some()))
+    let lost = in_slices(context, SLICE, seconds(&given.item(1)?), |time| {
+        let over = event.over();
+        if over.as_ref().is_some_and(|(kind, _)| !ENDS.contains(kind)) {
+            return Some(());
+        }
+        match over {
+            Some(_) => sleep(time),
+            None => drop(event.lost.wait_timeout(time)),
+        }
+        None
+    })?;
+    let is_lost = || event.over().is_some_and(|(kind, _)| !ENDS.contains(&kind));
+    integer(i64::from(lost.is_some() || is_lost()))
 }
+
+/// How a hold ends without being lost.
+const ENDS: [&str; 3] = ["Released", "HandedOver", "Settled"];
 
 fn interrupted() -> FileError {
     let failure = Failure { code: code::INTERRUPT, message: "interrupted".into() };

@@ -5,33 +5,25 @@
 //! store undoes its work as after any other error.
 
 mod api;
-#[cfg(unix)]
 mod cached;
-#[cfg(unix)]
 mod holds;
 mod host;
-#[cfg(unix)]
 mod library;
-#[cfg(unix)]
 mod opened;
 mod session;
-#[cfg(unix)]
 mod shards;
-#[cfg(unix)]
 mod trust;
 mod turn;
 mod values;
 mod waiting;
-#[cfg(unix)]
 mod worker;
+mod writer;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-#[cfg(unix)]
 use std::time::Duration;
 
-#[cfg(unix)]
 use litelease_hold::{HolderKind, Identity, Window, this_process};
 
 use crate::python::api::{Boxed, Method, NAMES, Object, Raised, Raw, Result, VARARGS, py, string};
@@ -124,7 +116,7 @@ static METHODS: &[Method] = methods! {
     guarded c"waiter", c"waiter(path)\n--\n\nMakes a waiter at a database file.", waiting::waiter;
     at_once c"generation", c"generation(waiter)\n--\n\nReturns a number that changes with every notification.", waiting::generation;
     at_once c"time_to_next_read", c"time_to_next_read(until_expiry_ms, left)\n--\n\nReturns how many seconds to sleep before looking again.", waiting::time_to_next_read;
-    at_once c"listen", c"listen(waiter, generation, seconds)\n--\n\nSleeps for 50 ms at most. Returns whether it was woken before.", waiting::listen;
+    at_once c"listen", c"listen(waiter, generation, seconds)\n--\n\nSleeps until it is woken. Returns whether it was.", waiting::listen;
     guarded c"find_library", c"find_library(file, open)\n--\n\nFinds the SQLite library of Python's connections.", library::find_library;
     guarded c"hold", c"hold(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nHolds a name.", holds::hold;
     guarded c"claim_wait", c"claim_wait(path, name, ttl_ms, wait, owner, value, progress_ms, max_ms, request_ms, number, stop)\n--\n\nClaims a name, and waits for it.", holds::claim_wait;
@@ -155,7 +147,7 @@ static METHODS: &[Method] = methods! {
     at_once c"held_requested", c"held_requested(held)\n--\n\nReturns the open request for a hold.", holds::requested;
     at_once c"event", c"event(held)\n--\n\nMakes the event of a hold, which does not keep it alive.", holds::event;
     at_once c"event_check", c"event_check(event)\n--\n\nReturns why a hold is over, if it is.", holds::event_check;
-    at_once c"event_wait", c"event_wait(event, seconds)\n--\n\nWaits until a hold is over.", holds::event_wait;
+    at_once c"event_wait", c"event_wait(event, seconds)\n--\n\nWaits until a hold is lost. Returns whether it is.", holds::event_wait;
     at_once c"clock", c"clock()\n--\n\nReturns seconds on the clock that measures trust.", trust::clock;
     at_once c"trust_begin", c"trust_begin(name, owner, token, ttl, start)\n--\n\nMakes the hold of a grant on a server.", trust::begin;
     at_once c"trust_until", c"trust_until(held)\n--\n\nReturns until when a hold is trusted.", trust::until;
@@ -166,6 +158,13 @@ static METHODS: &[Method] = methods! {
     guarded c"work_end", c"work_end(worker, note)\n--\n\nEnds the work on an item.", worker::work_end;
     guarded c"work_over", c"work_over(worker)\n--\n\nEnds the work.", worker::work_over;
     guarded c"item_settled", c"item_settled(held, how)\n--\n\nNotes what a handler has done with its item.", worker::item_settled;
+    at_once c"write_lock", c"write_lock(path, database, first, longest)\n--\n\nMakes a write lock.", writer::lock;
+    at_once c"write_request", c"write_request(lock)\n--\n\nMakes a request for a write lock.", writer::request;
+    guarded c"write_turn", c"write_turn(request, seconds)\n--\n\nWaits for the turn of a request among the threads.", writer::turn;
+    guarded c"write_wait", c"write_wait(request, seconds)\n--\n\nWaits for the lock.", writer::wait;
+    at_once c"write_has_turn", c"write_has_turn(request)\n--\n\nChecks whether it is the turn of a request.", writer::has_turn;
+    at_once c"write_end", c"write_end(request)\n--\n\nGives back what a request has taken.", writer::end;
+    at_once c"write_holder", c"write_holder(path)\n--\n\nReturns the process that holds a lock.", writer::holder;
     at_once c"end_calls", c"end_calls(is_late)\n--\n\nWaits for the calls of other threads.", end_calls;
     at_once c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew;
 };
@@ -299,42 +298,17 @@ fn begin_anew(context: &'static Context, _: Object) -> Result<Object> {
 
 /// Makes a new owner text for this process: with 0 for a process that holds the lease itself, with
 /// 1 for a lock that another process may unlock. Empty on systems that have none.
-#[cfg(unix)]
 fn identity_of(kind: i64) -> String {
     let kind = if kind == 0 { HolderKind::Hold } else { HolderKind::Lock };
     Identity::new(kind).to_string()
 }
 
-#[cfg(unix)]
 fn is_dead_owner(owner: &str) -> bool {
     Identity::parse(owner).is_some_and(|holder| holder.is_dead())
 }
 
-#[cfg(unix)]
 fn window_of(ttl: f64) -> Option<[f64; 3]> {
     let window = Window::new(Duration::try_from_secs_f64(ttl).ok()?)?;
     let parts = [window.end(Duration::ZERO), window.interval(None), window.pause()];
     Some(parts.map(|part| part.as_secs_f64()))
-}
-
-/// The process id is enough, because nothing forks here.
-#[cfg(not(unix))]
-fn this_process() -> u64 {
-    u64::from(std::process::id())
-}
-
-#[cfg(not(unix))]
-fn identity_of(_kind: i64) -> String {
-    String::new()
-}
-
-#[cfg(not(unix))]
-fn is_dead_owner(_owner: &str) -> bool {
-    false
-}
-
-/// The window of `litelease_hold::Window`, which is not built here.
-#[cfg(not(unix))]
-fn window_of(ttl: f64) -> Option<[f64; 3]> {
-    (ttl > 0.1).then(|| [ttl - (ttl / 10.0).max(0.05), ttl / 3.0, (ttl / 20.0).clamp(0.01, 0.25)])
 }

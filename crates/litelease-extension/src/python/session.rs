@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use litelease_core::Lease;
-use litelease_store::{Effect, Error, HostedStore, Kind, Misuse, OwnedValue, Store, Verb, verb};
+use litelease_hold::file::Drain;
+use litelease_store::{
+    Effect, Error, HostedStore, Kind, Misuse, OwnedValue, Reader, Rows, Store, Verb, verb,
+};
 
 use crate::python::api::{
     Boxed, Object, Raised, Result, clear, py, set_exception, string, tuple, without_gil,
@@ -32,6 +35,8 @@ pub(crate) struct Session {
     opened: Option<Opened>,
     store: RefCell<Option<SessionStore>>,
     has_autocommit: Cell<Option<bool>>,
+    /// The readers that a writer of a cached value waits for.
+    drain: RefCell<Option<Drain>>,
     notifier: Notifier,
     /// True while a worker's loop runs on the connection.
     pub(crate) has_worker: Arc<AtomicBool>,
@@ -98,6 +103,8 @@ const BLOCKED: &str = "database is locked: another thread has a finish() block o
                        thread a connection of its own";
 const NESTED: &str = "finish() begins a transaction of its own: commit yours first, or call ack() in it and roll back if \
                       that is falsy";
+const EXCLUSIVE: &str = "this connection has PRAGMA locking_mode = EXCLUSIVE or was opened with immutable=1, so no second \
+                         one can use the file: open another one for Litelease";
 const ENDING: &str = "the interpreter is shutting down";
 const NOT_IN_TRANSACTION: &str = "no transaction is open, so this would be stored by itself: it was not begun, or SQLite \
                                   has ended it after an error; begin it again";
@@ -120,6 +127,7 @@ impl Session {
             host: Rc::new(PythonHost::new(names)),
             store: RefCell::new(None),
             has_autocommit: Cell::new(None),
+            drain: RefCell::default(),
             notifier: Notifier::default(),
             has_worker: Arc::default(),
             is_kept: Cell::new(false),
@@ -196,7 +204,7 @@ impl Session {
         let Some(store) = &*store else { return Err(Failed::Raised) };
         self.check_boundary(connection, call.is_joined)?;
         match call.verb {
-            "file" => Ok(string(&file_of(store))?),
+            "file" => self.file(store),
             "load" => match store {
                 SessionStore::Hosted(_) => self.load(connection, &call.values),
                 SessionStore::Own(own) => match own.load() {
@@ -204,6 +212,7 @@ impl Session {
                     Err(text) => Err(Failed::Kind("OperationalError", text)),
                 },
             },
+            "begin_drain" | "drain_left" => self.wait_for_readers(store, values),
             "begin_finish" if store.is_in_transaction() => {
                 Err(Failed::Kind("LiteleaseError", NESTED.into()))
             }
@@ -237,7 +246,57 @@ impl Session {
         }
     }
 
-    /// Makes the store of an open connection whose opening the library has seen.
+    /// Answers the path of the main database, for connections of our own; empty for one in memory.
+    fn file(&self, store: &SessionStore) -> std::result::Result<Object, Failed> {
+        use litelease_store::Host;
+
+        let path = file_of(store);
+        let (is_exclusive, has_moved) = match store {
+            _ if path.is_empty() => (false, false),
+            SessionStore::Own(own) => {
+                let connection = own.store.connection();
+                (connection.locks_exclusively(), connection.has_moved())
+            }
+            SessionStore::Hosted(_) => {
+                let mode = self.host.run("PRAGMA main.locking_mode", &[]);
+                let mode = mode.map_err(|failure| Failed::Store(failure.into()))?;
+                let mut exclusive = Rows::new(1);
+                exclusive.push(OwnedValue::Text("exclusive".into()));
+                (mode == exclusive, false)
+            }
+        };
+        match (is_exclusive, has_moved) {
+            (true, _) => Err(Failed::Kind("LiteleaseError", EXCLUSIVE.into())),
+            (_, true) => {
+                let text = format!("{path} was moved, deleted or replaced: open it again");
+                Err(Failed::Kind("LiteleaseError", text))
+            }
+            _ => Ok(string(&path)?),
+        }
+    }
+
+    /// Begins to wait for the readers of a name. Without one, answers those that may still answer
+    /// from memory, each with its end and for how many ms to sleep at most.
+    fn wait_for_readers(
+        &self,
+        store: &Store,
+        values: &[OwnedValue],
+    ) -> std::result::Result<Object, Failed> {
+        let mut drain = self.drain.borrow_mut();
+        if let Some(OwnedValue::Text(name)) = values.first() {
+            *drain = Some(Drain::new(store, name).map_err(Failed::Store)?);
+        }
+        let Some(drain) = &*drain else { return Ok(self.names.list_of(&[])?) };
+        let (left, sleep) = drain.readers_left(store).map_err(Failed::Store)?;
+        let sleep_ms = i64::try_from(sleep.as_millis()).unwrap_or(0).max(1);
+        let row = |Reader { reader, expires_at_ms }: Reader| {
+            let numbers = [expires_at_ms, sleep_ms].map(OwnedValue::Integer);
+            [OwnedValue::Text(reader)].into_iter().chain(numbers).collect()
+        };
+        Ok(self.names.list_of(&left.into_iter().map(row).collect::<Vec<_>>())?)
+    }
+
+    /// Makes the store of a connection that the library has seen being opened, which is open.
     fn make_store(&self) -> std::result::Result<(), Failed> {
         let mut store = self.store.borrow_mut();
         if let (None, Some(opened)) = (&*store, self.opened) {

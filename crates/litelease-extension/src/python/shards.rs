@@ -9,14 +9,13 @@ use litelease_hold::{Held, HoldError, Loss, Lost};
 
 use crate::python::api::{
     InCapsule, Object, OfProcess, Result, capsule_of, in_capsule, integer, list, string, tuple,
-    without_gil,
 };
 use crate::python::holds::{
     Ending, SLICE, ends_with, failed, file_at, in_duration, lease_tuple, name_at, of_loss,
     optional, run,
 };
 use crate::python::values::to_integer;
-use crate::python::waiting::seconds;
+use crate::python::waiting::{in_slices, seconds};
 use crate::python::{Context, raise};
 
 /// A member, until it leaves.
@@ -97,17 +96,17 @@ fn shard_at(given: &Object) -> Result<usize> {
     Ok(shard.unwrap_or(usize::MAX))
 }
 
-/// Waits for an event, for this many seconds and 50 ms at most. Answers None, or the number of the
-/// shard and the event, in a tuple of its own.
+/// Waits for an event, for so many seconds. Answers None, or the number of the shard and what has
+/// happened, in a tuple of its own.
 pub(crate) fn next(context: &'static Context, given: Object) -> Result<Object> {
     with_shards(context, &given, |context, shards, given| {
-        let time = seconds(&given.item(1)?).min(SLICE);
-        let mut next = Ok(None);
-        without_gil(|| next = shards.next(time));
+        let next = in_slices(context, SLICE, seconds(&given.item(1)?), |time| {
+            shards.next(time).transpose()
+        })?;
         let event = match next {
-            Ok(Some(event)) => event,
-            Ok(None) => return Ok(Ok(context.names.none()?)),
-            Err(error) => return Ok(Err(error)),
+            Some(Ok(event)) => event,
+            Some(Err(error)) => return Ok(Err(error)),
+            None => return Ok(Ok(context.names.none()?)),
         };
         let number = |shard: usize| integer(i64::try_from(shard).unwrap_or(i64::MAX));
         Ok(Ok(match event {

@@ -4,17 +4,13 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-#[cfg(unix)]
 pub(crate) use litelease_hold::Notifier;
-#[cfg(unix)]
 use litelease_hold::{Waiter, time_to_next_read as sleep_time};
 
 use crate::python::Context;
-use crate::python::api::{self, Object, Result, in_box, py, without_gil};
+use crate::python::api::{self, Object, Result, in_box, py};
+use crate::python::holds::{UNSTOPPED, interruptible};
 use crate::python::values::to_integer;
-
-/// The longest time that a signal's handler has to wait.
-const SLICE: Duration = Duration::from_millis(50);
 
 impl api::Boxed for Waiter {
     const NAME: &'static CStr = c"litelease.waiter";
@@ -35,17 +31,44 @@ pub(crate) fn time_to_next_read(_: &'static Context, arguments: Object) -> Resul
     api::float(sleep_time(until_expiry_ms, seconds(&arguments.item(1)?)).as_secs_f64())
 }
 
-/// Sleeps for 50 ms at most, because Python handles signals between two calls.
+/// Sleeps until it is woken, for so many seconds. Answers whether it was.
 pub(crate) fn listen(context: &'static Context, arguments: Object) -> Result<Object> {
     let capsule = arguments.item(0)?;
     let waiter = in_box::<Waiter>(&capsule)?;
     let generation = to_integer(&arguments.item(1)?).and_then(|seen| u32::try_from(seen).ok());
-    let time = seconds(&arguments.item(2)?).min(SLICE);
-    // Once the interpreter ends, the waiter's next verb fails.
-    let Some(_counted) = context.calls.begin() else { return api::integer(1) };
-    let begin = Instant::now();
-    without_gil(|| waiter.wait_for_change(generation.unwrap_or(0), time));
-    api::integer(i64::from(begin.elapsed() < time))
+    let is_woken = in_slices(context, UNSTOPPED, seconds(&arguments.item(2)?), |time| {
+        let begin = Instant::now();
+        waiter.wait_for_change(generation.unwrap_or(0), time);
+        (begin.elapsed() < time).then_some(())
+    })?;
+    api::integer(i64::from(is_woken.is_some()))
+}
+
+/// Calls `wait` with a time of at most `slice`, again and again, until it has an answer or `time`
+/// is over.
+/// Python handles signals in between. Answers none, too, once the interpreter ends.
+pub(super) fn in_slices<T>(
+    context: &Context,
+    slice: Duration,
+    time: Duration,
+    mut wait: impl FnMut(Duration) -> Option<T>,
+) -> Result<Option<T>> {
+    // Once the interpreter ends, the waiter is told so by its next verb.
+    let Some(_counted) = context.calls.begin() else { return Ok(None) };
+    let end = Instant::now() + time;
+    let (answer, handled) = interruptible(
+        context,
+        || Ok(()),
+        |goes_on| loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let answer = wait(left.min(slice));
+            if answer.is_some() || left.is_zero() || !goes_on() {
+                break answer;
+            }
+        },
+    );
+    handled?;
+    Ok(answer)
 }
 
 /// Reads a number of seconds. Other objects count as none.
@@ -57,50 +80,4 @@ pub(super) fn seconds(number: &Object) -> Duration {
         return Duration::from_secs(1_000_000_000);
     }
     Duration::try_from_secs_f64(number).unwrap_or(Duration::ZERO)
-}
-
-#[cfg(not(unix))]
-pub(crate) use elsewhere::Notifier;
-#[cfg(not(unix))]
-use elsewhere::{Waiter, sleep_time};
-
-/// `litelease-hold` is not built here: waiters sleep and read again.
-#[cfg(not(unix))]
-mod elsewhere {
-    use std::path::Path;
-    use std::time::Duration;
-
-    #[derive(Default)]
-    pub(crate) struct Notifier;
-
-    impl Notifier {
-        pub(crate) fn freed(&self) {}
-
-        pub(crate) fn owes(&self) -> bool {
-            false
-        }
-
-        pub(crate) fn committed(&self, _: impl FnOnce() -> Option<String>) {}
-    }
-
-    pub(super) struct Waiter;
-
-    impl Waiter {
-        pub(super) fn at(_: &Path) -> Self {
-            Waiter
-        }
-
-        pub(super) fn generation(&self) -> u32 {
-            0
-        }
-
-        pub(super) fn wait_for_change(&self, _: u32, time: Duration) {
-            std::thread::sleep(time);
-        }
-    }
-
-    pub(super) fn sleep_time(until_expiry_ms: i64, left: Duration) -> Duration {
-        let until = Duration::from_millis(u64::try_from(until_expiry_ms).unwrap_or(0).max(1));
-        until.min(Duration::from_millis(100)).min(left)
-    }
 }

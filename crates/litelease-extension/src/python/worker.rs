@@ -18,7 +18,8 @@ use crate::python::api::{
     without_gil,
 };
 use crate::python::holds::{
-    Ending, PythonHeld, Waited, capsule, failed, file_at, in_duration, name_at, optional, run,
+    Ending, PythonHeld, SLICE, Waited, capsule, failed, file_at, in_duration, name_at, optional,
+    run,
 };
 use crate::python::session::Failed;
 use crate::python::values::to_integer;
@@ -228,7 +229,7 @@ impl Worker {
         &'w self,
         go_on: &'w dyn Fn() -> Result<(), FileError>,
     ) -> FileDeliveries<Own<'w, &'w OwnConnection<FileConnection>>> {
-        FileDeliveries::new(Own { own: &self.own, go_on }, &self.queue, None)
+        FileDeliveries::new(Own { own: &self.own, go_on, longest_sleep: SLICE }, &self.queue, None)
     }
 
     #[allow(clippy::type_complexity)] // an item, and its delivery

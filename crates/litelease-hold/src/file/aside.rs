@@ -15,7 +15,7 @@ use super::{
 use crate::{Clock, Held, HoldError, SystemClock, Wish, acquire, hold};
 
 /// How long a call waits before it checks again whether its caller was interrupted.
-pub(super) const STEP: Duration = Duration::from_millis(50);
+pub const STEP: Duration = Duration::from_millis(50);
 
 /// A caller in another language.
 pub struct Aside<'c> {
@@ -25,6 +25,8 @@ pub struct Aside<'c> {
     pub patience: Duration,
     /// Fails if the caller was interrupted.
     pub go_on: &'c dyn Fn() -> Result<(), FileError>,
+    /// The longest sleep of a wait before it asks again whether to go on. A signal ends a sleep.
+    pub longest_sleep: Duration,
 }
 
 impl<'c> Aside<'c> {
@@ -80,7 +82,8 @@ impl<'c> Aside<'c> {
     }
 
     fn own(&self) -> Result<Own<'c>, FileError> {
-        Ok(Own { own: self.open(STEP)?, go_on: self.go_on })
+        let Aside { go_on, longest_sleep, .. } = *self;
+        Ok(Own { own: self.open(STEP)?, go_on, longest_sleep })
     }
 
     fn may_pass(&self, error: &FileError) -> bool {
@@ -111,6 +114,8 @@ pub struct Own<'c, C = OwnConnection<FileConnection>> {
     pub own: C,
     /// Fails if the caller was interrupted.
     pub go_on: &'c dyn Fn() -> Result<(), FileError>,
+    /// The longest sleep of a wait.
+    pub longest_sleep: Duration,
 }
 
 impl<C: Borrow<OwnConnection<FileConnection>>> Asks for Own<'_, C> {
@@ -126,7 +131,7 @@ impl<C: Borrow<OwnConnection<FileConnection>>> Asks for Own<'_, C> {
     }
 
     fn longest_sleep(&self) -> Duration {
-        STEP
+        self.longest_sleep
     }
 }
 

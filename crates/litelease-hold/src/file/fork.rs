@@ -43,9 +43,17 @@ thread_local! {
     static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
 }
 
+/// For the proof that forks need the gate: there is none.
+#[cfg(planted)]
+pub static HAS_NO_GATE: AtomicBool = AtomicBool::new(false);
+
 /// Closes our connections before each fork of this process.
 pub(crate) fn close_before_forks() {
     static REGISTERED: Once = Once::new();
+    #[cfg(planted)]
+    if HAS_NO_GATE.load(Ordering::SeqCst) {
+        return;
+    }
     REGISTERED.call_once(|| at_fork(before, in_parent, in_child));
 }
 

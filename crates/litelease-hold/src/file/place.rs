@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use litelease_core::{ClaimResult, Claimant, Lease, RequestResult};
-use litelease_store::{Error, Value, When};
+use litelease_core::{ClaimResult, ClaimTickResult, Claimant, Lease, RequestResult};
+use litelease_store::{Error, TickClaim, Value, When};
 
 use super::{DatabaseFile, FileError, FileLeases, GrantKind, KeptRows, in_ms, is_busy, now_ms};
 use crate::{
@@ -28,6 +28,23 @@ pub struct FilePlace<'l, A> {
     waiter: Option<Waiter>,
     /// The generation of wake-ups before the last claim.
     generation: u32,
+    /// The tick that was granted.
+    pub begun: Option<BegunTick>,
+}
+
+/// A tick that a hold was granted.
+///
+/// ```
+/// # use litelease_hold::file::BegunTick;
+/// let first = BegunTick { attempt: 1, previous_ms: None };
+/// assert_eq!(first.attempt, 1);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BegunTick {
+    /// The number of this grant among those of the tick, from 1.
+    pub attempt: i64,
+    /// The newest tick before that was done.
+    pub previous_ms: Option<i64>,
 }
 
 /// The connection on which a place claims: the caller's, or one of our own.
@@ -56,6 +73,9 @@ impl Asks for FileLeases<'_> {
     }
 }
 
+/// The answer to a claim, and the tick that came with it.
+type Made = (ClaimResult, Option<BegunTick>);
+
 /// Values and limits that are stored with a grant, and end with it.
 #[derive(Default)]
 pub struct More<'l> {
@@ -65,6 +85,8 @@ pub struct More<'l> {
     pub progress_within: Option<Duration>,
     /// How long the name may be held.
     pub max_time: Option<Duration>,
+    /// The tick that is claimed with the name.
+    pub tick: Option<TickClaim<'l>>,
 }
 
 impl<'l, A: Asks> FilePlace<'l, A> {
@@ -75,7 +97,7 @@ impl<'l, A: Asks> FilePlace<'l, A> {
             true => Err(FileError::InTransaction),
             false => DatabaseFile::behind(leases.store).ok_or(FileError::InMemory),
         })?;
-        Ok(FilePlace { asks, file, more, waiter: None, generation: 0 })
+        Ok(FilePlace { asks, file, more, waiter: None, generation: 0, begun: None })
     }
 
     fn sleep(&mut self, cancel: Option<&Cancel>, until_expiry_ms: i64, at_most: Duration) {
@@ -91,15 +113,18 @@ impl<'l, A: Asks> FilePlace<'l, A> {
     }
 
     /// Claims once, on these leases.
-    fn make(&self, leases: FileLeases<'_>, wish: &Wish<'_>) -> Result<ClaimResult, Error> {
+    fn make(&self, leases: FileLeases<'_>, wish: &Wish<'_>) -> Result<Made> {
+        if let Some(tick) = self.more.tick {
+            return self.make_tick(leases, wish, tick);
+        }
         if self.more.is_empty() {
-            return ask(leases, wish);
+            return Ok((ask(leases, wish)?, None));
         }
         // A busy name is answered without the write lock, as by a plain claim.
         if wish.dead.is_none()
             && let Some(current) = leases.inspect(wish.name)?
         {
-            return Ok(ClaimResult::Busy(current));
+            return Ok((ClaimResult::Busy(current), None));
         }
         let tx = leases.begin()?;
         let answer = ask(*tx, wish)?;
@@ -107,7 +132,41 @@ impl<'l, A: Asks> FilePlace<'l, A> {
             self.more.store(*tx, lease)?;
             tx.commit()?;
         }
-        Ok(answer)
+        Ok((answer, None))
+    }
+
+    /// Claims a tick once. One that is taken is an error, because waiting would not help.
+    fn make_tick(
+        &self,
+        leases: FileLeases<'_>,
+        wish: &Wish<'_>,
+        tick: TickClaim<'_>,
+    ) -> Result<Made> {
+        let Wish { name, owner, ttl, .. } = *wish;
+        let dead = wish.dead.map(Claimant::from);
+        let claim = |leases: FileLeases<'_>| {
+            let (ttl_ms, own) = (in_ms(ttl), |it: ClaimTickResult<&str>| it.into_owned());
+            leases.store.claim_tick(name, owner, ttl_ms, tick, When::Now, dead, own)
+        };
+        let answer = if self.more.is_empty() {
+            claim(leases)?
+        } else {
+            let tx = leases.begin()?;
+            let answer = claim(*tx)?;
+            if let ClaimTickResult::Acquired { lease, .. } = &answer {
+                self.more.store(*tx, lease)?;
+                tx.commit()?;
+            }
+            answer
+        };
+        match answer {
+            ClaimTickResult::Acquired { lease, attempt, previous_ms, .. } => {
+                Ok((ClaimResult::Acquired(lease), Some(BegunTick { attempt, previous_ms })))
+            }
+            ClaimTickResult::Busy { current, .. } => Ok((ClaimResult::Busy(current), None)),
+            ClaimTickResult::AlreadyTaken(newest) => Err(FileError::TickTaken(newest)),
+            ClaimTickResult::InFuture { now_ms } => Err(FileError::TickInFuture { now_ms }),
+        }
     }
 
     fn check_moved(&self, leases: FileLeases<'_>) -> Result<()> {
@@ -133,17 +192,20 @@ impl<A: Asks> Place for FilePlace<'_, A> {
         self.asks.go_on()?;
         // Counted before the read: a later wake-up belongs to a change after it.
         self.generation = self.waiter.as_ref().map_or(0, Waiter::generation);
-        self.asks.with(|leases| {
+        let (claimed, begun) = self.asks.with(|leases| {
             self.check_moved(leases)?;
-            match self.make(leases, wish)? {
+            let (answer, begun) = self.make(leases, wish)?;
+            Ok(match answer {
                 ClaimResult::Acquired(lease) => {
                     // Checked again: other programs may not see the file that stores the grant.
                     self.check_moved(leases)?;
-                    Ok(Claimed::Granted(Granted::whole(lease)))
+                    (Claimed::Granted(Granted::whole(lease)), begun)
                 }
-                ClaimResult::Busy(current) => Ok(Claimed::Busy(current)),
-            }
-        })
+                ClaimResult::Busy(current) => (Claimed::Busy(current), None),
+            })
+        })?;
+        self.begun = begun;
+        Ok(claimed)
     }
 
     fn request(&mut self, wish: &Wish<'_>) -> Result<Option<i64>> {

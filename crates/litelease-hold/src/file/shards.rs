@@ -403,7 +403,8 @@ impl Shared {
             };
             // The next round comes soon if the file is locked.
             let patience = Duration::ZERO;
-            let caller = Aside { file: &self.file, patience, go_on: &|| Ok(()) };
+            let caller =
+                Aside { file: &self.file, patience, go_on: &|| Ok(()), longest_sleep: STEP };
             let (held, shards) = self.members.change(&caller, share, leases)?;
             self.assign(held, shards);
         }

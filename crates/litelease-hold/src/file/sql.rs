@@ -21,6 +21,7 @@ use litelease_store::{
 };
 use litelease_sys::{FileId, at_exit, pin_library};
 
+use super::aside::STEP;
 use super::fork::{had_open_connection, let_children_hold};
 use super::{Aside, DatabaseFile, FILES, FileError, More};
 use crate::{Held, HoldError, HolderKind, Identity, Window, Wish, this_process};
@@ -109,7 +110,8 @@ fn hold_in_sql(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error
         true => Err(FileError::Moved(file.path.clone())),
         false => Ok(go_on(caller)?),
     };
-    let aside = Aside { file: &file, patience: caller.busy_timeout(), go_on: &go_on };
+    let patience = caller.busy_timeout();
+    let aside = Aside { file: &file, patience, go_on: &go_on, longest_sleep: STEP };
     let owner = Identity::new(HolderKind::Hold).to_string();
     match aside.hold(&Wish::new(name, &owner, ttl), ttl, wait, More::default()) {
         // An interrupt during the grant takes it back: its caller never sees the token.

@@ -17,6 +17,8 @@
 //! worker hold-forked FILE NAME            the same, and a forked copy tells what it makes of the hold
 //! worker fork-commits FILE KIND           keeps something of a kind and closes its connection; a forked copy commits 21
 //!                                         rows, one of them before this process closes everything
+//! worker fork-holds FILE FORKS GATE       holds names in SQL, and forks again and again; each copy holds a name in a
+//!                                         file of its own; tells how many copies hang; GATE is `gated` or `ungated`
 //! worker hold-renewing FILE NAME          the same, with one renewal after the other
 //! worker lock-it FILE NAME                locks a name with a Tracker once
 //! worker lock-moving FILE NAME            locks a name with a Tracker, changes to the folder `other`, and locks it again
@@ -181,6 +183,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             Ok(held.check()?)
         }
         ["fork-commits", file, kind] => fork_commits(file, kind),
+        ["fork-holds", file, forks, gate] => fork_holds(file, forks.parse()?, gate),
         ["hold-renewing", file, name] => {
             let mut db = open(file)?;
             let held = db.hold(name, HoldOptions::new(MINUTE))?;
@@ -435,6 +438,60 @@ fn cached(file: &str, name: &str, ttl: Duration) -> Result<Cached<i64>, HoldErro
     open(file)?.cached(name, ttl, |conn| {
         Ok(conn.query_row("SELECT value FROM config", [], |row| row.get(0))?)
     })
+}
+
+/// Forks while the keeper renews names every few milliseconds. Each fourth copy holds a name
+/// itself.
+fn fork_holds(file: &str, forks: u32, gate: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let is_gated = gate == "gated";
+    #[cfg(planted)]
+    litelease_hold::file::HAS_NO_GATE.store(!is_gated, std::sync::atomic::Ordering::SeqCst);
+    let open = |file: &str| -> Result<Connection, Box<dyn std::error::Error>> {
+        let connection = Connection::open(file)?;
+        connection.busy_timeout(MINUTE)?;
+        litelease::functions::register(&connection)?;
+        connection.query_row("SELECT litelease_bootstrap()", [], |_| Ok(()))?;
+        Ok(connection)
+    };
+    let hold = |connection: &Connection, name: &str, ttl_ms: i64| {
+        let sql = "SELECT litelease_hold(?1, ?2)";
+        connection.query_row(sql, (name, ttl_ms), |row| row.get::<_, Option<i64>>(0))
+    };
+    let (connection, mut hung) = (open(file)?, 0);
+    for number in 0..forks {
+        for name in ["a", "b", "c"] {
+            // Again, if it was lost. A busy machine may refuse, and the next fork tries again.
+            let _ = hold(&connection, name, 110);
+        }
+        sleep(Duration::from_micros(u64::from(number % 40) * 1000));
+        // SAFETY: the copy ends without unwinding.
+        let copy = unsafe { libc::fork() };
+        if copy == 0 {
+            let holds =
+                || open(&format!("{file}-copy")).and_then(|own| Ok(hold(&own, "d", 60_000)?));
+            let is_fine = number % 4 != 0 || holds().is_ok();
+            // SAFETY: ends the copy at once.
+            unsafe { libc::_exit(i32::from(!is_fine)) };
+        }
+        let (mut status, begin) = (0, std::time::Instant::now());
+        // SAFETY: the copy is ours, and the status is a number.
+        while unsafe { libc::waitpid(copy, &raw mut status, libc::WNOHANG) } == 0 {
+            if begin.elapsed() > Duration::from_secs(if is_gated { 30 } else { 3 }) {
+                // SAFETY: as above.
+                unsafe { libc::kill(copy, libc::SIGKILL) };
+            }
+            sleep(Duration::from_micros(200));
+        }
+        if status != 0 {
+            hung += 1;
+            if !is_gated {
+                break; // once is proof enough
+            }
+        }
+    }
+    report(&format!("{hung} of {forks}"))?;
+    // SAFETY: ends at once: without the gate the keeper may be stuck, too.
+    unsafe { libc::_exit(0) }
 }
 
 fn fork_commits(file: &str, kind: &str) -> Result<(), Box<dyn std::error::Error>> {

@@ -7,4 +7,5 @@ mod hosts;
 mod output;
 mod run;
 mod terminal;
+mod ticks;
 mod work;

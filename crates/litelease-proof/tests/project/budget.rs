@@ -101,15 +101,15 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::number(
             "lines of shipped Rust",
-            57_100,
+            57_830,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
-        Row::number("lines of the Python package", 6_160, python_lines()),
+        Row::number("lines of the Python package", 5_400, python_lines()),
         Row::listed("functions over 60 lines", 4, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 110, public_names()),
         Row::listed("items that documentation hides", 32, hidden_items(&sources)),
-        Row::listed("top-level commands", 25, commands()),
+        Row::listed("top-level commands", 27, commands()),
         Row::listed(
             "comments that leave the actor open",
             2,

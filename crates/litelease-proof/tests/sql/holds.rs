@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 use litelease::rusqlite::{Connection, ErrorCode, OpenFlags};
 use litelease::{HoldError, HoldOptions, Litelease};
 use litelease_proof::command::Desk;
-use litelease_proof::rig::{Dice, LONG, TestFolder, eventually, extension, load_extension, report};
+use litelease_proof::rig::{
+    Dice, LONG, TestFolder, eventually, extension, load_extension, report, worker,
+};
+
+const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
 /// A connection with the loaded extension, to a file with leases.
 fn open(folder: &TestFolder) -> Connection {
@@ -207,6 +211,27 @@ fn an_interrupted_wait_leaves_nothing() {
     }
     assert!(granted > 0 && interrupted > 0, "{granted} granted, {interrupted} interrupted");
     report(&format!("waits in SQL: {granted} granted, {interrupted} interrupted, nothing left"));
+}
+
+/// The keeper is inside SQLite, or has a lock of ours, in one fork of many. A copy that finds such
+/// a lock taken waits for ever: the thread that has it is not there.
+#[test]
+fn no_fork_takes_a_lock_of_the_keeper_along() {
+    let hung = |forks: &str, gate: &str| {
+        let folder = TestFolder::new("WAL");
+        folder.open(LONG);
+        let forking = worker(WORKER, &["fork-holds", forks, gate], &folder.file);
+        let output = forking.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let forks = match std::env::var_os("LITELEASE_STRESS_SECONDS") {
+        Some(_) => "2000",
+        None => "200",
+    };
+    assert_eq!(hung(forks, "gated"), format!("0 of {forks}"));
+    // Otherwise this proves nothing: without the gate a copy hangs.
+    assert!(hung("3000", "ungated").starts_with("1 of"));
 }
 
 /// The same name held through SQL, Rust and the command: one of them at a time, each sees the

@@ -1,11 +1,13 @@
 //! Reads from /proc whether a process runs, since when, and in which scope.
 
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::{mem, ptr};
 
-use crate::unix::process::{is_absent, user_name};
+use crate::unix::process::is_absent;
 use crate::{Liveness, PidScope};
 
 /// Checks whether the process with this number that started at `start` is running. It is dead if
@@ -125,6 +127,22 @@ impl ProcessInfo {
         let command = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         Some(ProcessInfo { user, command })
     }
+}
+
+/// Returns the name of a user, or the number if it has no name.
+fn user_name(uid: u32) -> String {
+    let mut buffer = vec![0; 16 * 1024];
+    // SAFETY: all zeros is a valid value of it, and the call fills it in.
+    let mut entry: libc::passwd = unsafe { mem::zeroed() };
+    let mut found = ptr::null_mut();
+    // SAFETY: the structures are ours, and the buffer is as long as is said.
+    let status =
+        unsafe { libc::getpwuid_r(uid, &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found) };
+    if status != 0 || found.is_null() {
+        return uid.to_string();
+    }
+    // SAFETY: the name lies in the buffer and ends with a NUL.
+    unsafe { CStr::from_ptr(entry.pw_name) }.to_string_lossy().into_owned()
 }
 
 /// Returns when a process started, in ticks since boot.

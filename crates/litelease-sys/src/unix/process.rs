@@ -102,22 +102,6 @@ pub fn host_name() -> String {
     if name.is_empty() { "localhost".into() } else { name }
 }
 
-/// Returns the name of a user, or the number if it has no name.
-pub(crate) fn user_name(uid: u32) -> String {
-    let mut buffer = vec![0; 16 * 1024];
-    // SAFETY: all zeros is a valid value of it, and the call fills it in.
-    let mut entry: libc::passwd = unsafe { mem::zeroed() };
-    let mut found = ptr::null_mut();
-    // SAFETY: the structures are ours, and the buffer is as long as is said.
-    let status =
-        unsafe { libc::getpwuid_r(uid, &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found) };
-    if status != 0 || found.is_null() {
-        return uid.to_string();
-    }
-    // SAFETY: the name lies in the buffer and ends with a NUL.
-    unsafe { CStr::from_ptr(entry.pw_name) }.to_string_lossy().into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

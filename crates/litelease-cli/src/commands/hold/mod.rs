@@ -86,8 +86,18 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     // must not go to a successor while that process may still work.
     let group = children::parents_group();
     let cancel = Cancel::default();
-    let wanted =
-        HoldRequest { name, ttl, wait, group, value, progress_within, max_time, slots, cancel };
+    let wanted = HoldRequest {
+        tick: None,
+        name,
+        ttl,
+        wait,
+        group,
+        value,
+        progress_within,
+        max_time,
+        slots,
+        cancel,
+    };
     let place = Target::open(common)?;
     if wanted.slots.is_none() {
         nesting::check(&place, &wanted.name)?;

@@ -2,20 +2,23 @@
 
 pub(super) mod child;
 pub(super) mod killer;
+pub(crate) mod once_per;
 pub(super) mod progress_pipe;
 pub(super) mod session;
 
 use std::time::Duration;
 
 use litelease::{Cancel, HoldError};
+use serde_json::json;
 
+use self::once_per::PlannedTick;
 use self::session::Task;
 use super::command_line::CommandLine;
 use super::nesting;
 use crate::Common;
 use crate::duration::{parse, parse_positive, shown};
-use crate::exit::{Failure, Result};
-use crate::output::printable;
+use crate::exit::{Failure, Result, code};
+use crate::output::{printable, remark};
 use crate::target::{HoldRequest, Target};
 use crate::waiting::while_waiting;
 
@@ -38,6 +41,7 @@ use crate::waiting::while_waiting;
   litelease run -n nightly -- backup.sh          exit code 1: already running
   litelease run -w 30s -E 0 nightly -- backup.sh
   litelease run --progress-within 5m --max-time 2h import -- import.py
+  litelease run --once-per '0 3 * * *' nightly -- backup.sh    in several crontabs
   litelease run --slots 3 importers -- import.py    at most three at a time
   litelease run --slots 3 --max-time 1h importers -- import.py
   litelease run --server https://lease.example deploy -- deploy.sh
@@ -55,9 +59,9 @@ pub(crate) struct Args {
     /// Wait at most this long [default: for ever]
     #[arg(short, long, value_name = "TIME", value_parser = parse, conflicts_with = "nonblock")]
     wait: Option<Duration>,
-    /// Exit code if another owner has the name
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::code::NO)]
-    conflict_exit_code: u8,
+    /// Exit code if another owner has the name [default: 1], or if the tick is taken [default: 0]
+    #[arg(short = 'E', long, value_name = "CODE")]
+    conflict_exit_code: Option<u8>,
     /// How long the name stays taken after a crash that others cannot see, such as that of this
     /// machine; renewed three times in this time
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
@@ -87,6 +91,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_positive)]
     max_time: Option<Duration>,
     #[command(flatten)]
+    tick: once_per::TickArgs,
+    #[command(flatten)]
     command: CommandLine,
 }
 
@@ -98,38 +104,66 @@ impl Args {
     fn wait(&self) -> Duration {
         if self.nonblock { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) }
     }
+
+    /// Checks the options, and returns the kill grace.
+    fn check(&self) -> Result<Duration> {
+        if self.ttl <= Duration::from_millis(100) {
+            return Err(HoldError::TtlTooShort(self.ttl).into());
+        }
+        let grace = self.kill_grace();
+        if let Some(time) = self.max_time {
+            check_grace("max time", time, grace)?;
+        }
+        check_grace("ttl", self.ttl, grace)?;
+        self.command.check(&format!("run {}", printable(&self.name)))?;
+        match self.slots.is_some() && self.value.is_some() {
+            true => {
+                Err(Failure::usage("--slots does not work with --value: leave one of them out"))
+            }
+            false => Ok(grace),
+        }
+    }
+
+    /// Returns what to hold, except for the process group.
+    fn request(&self, tick: Option<PlannedTick>) -> Result<HoldRequest> {
+        if tick.is_some() && self.slots.is_some() {
+            return Err(Failure::usage("--slots does not work with a tick: leave one of them out"));
+        }
+        Ok(HoldRequest {
+            name: self.name.clone(),
+            ttl: self.ttl,
+            wait: tick.as_ref().map_or(self.wait(), |tick| tick.wait(self.wait())),
+            group: 0,
+            value: self.value.clone(),
+            progress_within: self.progress_within,
+            max_time: self.max_time,
+            slots: self.slots,
+            tick: tick.map(|tick| (tick.request, tick.schedule)),
+            cancel: Cancel::default(),
+        })
+    }
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     // Found out before the file is made.
-    if args.ttl <= Duration::from_millis(100) {
-        return Err(HoldError::TtlTooShort(args.ttl).into());
-    }
-    let grace = args.kill_grace();
-    if let Some(time) = args.max_time {
-        check_grace("max time", time, grace)?;
-    }
-    check_grace("ttl", args.ttl, grace)?;
-    args.command.check(&format!("run {}", printable(&args.name)))?;
+    let grace = args.check()?;
     let place = Target::open(common)?;
-    if args.slots.is_some() && args.value.is_some() {
-        return Err(Failure::usage("--slots does not work with --value: leave one of them out"));
+    let tick = args.tick.planned(&args.name, args.command.words())?;
+    if tick.as_ref().is_some_and(|tick| tick.is_late) {
+        let text = format!("the tick of {} is too late: it is not begun", printable(&args.name));
+        remark(common, json!({ "late": args.name }), &text)?;
+        return Ok(args.conflict_exit_code.unwrap_or(code::OK));
     }
-    let Args { name, ttl, value, progress_within, max_time, slots, .. } = &args;
-    let (ttl, wait, slots) = (*ttl, args.wait(), *slots);
-    let (progress_within, max_time) = (*progress_within, *max_time);
-    let (name, value) = (name.clone(), value.clone());
-    let cancel = Cancel::default();
-    let wanted =
-        HoldRequest { name, ttl, wait, group: 0, value, progress_within, max_time, slots, cancel };
+    let wanted = args.request(tick)?;
     let task = Task {
         name: args.name.clone(),
-        conflict_exit_code: args.conflict_exit_code,
+        conflict_exit_code: args.conflict_exit_code.unwrap_or(code::NO),
+        taken_exit_code: args.conflict_exit_code.unwrap_or(code::OK),
         grace,
         on_lost: args.on_lost,
         command: args.command,
         variables: place.variables(),
-        has_progress_pipe: progress_within.is_some() && !place.stores_limits(&wanted),
+        has_progress_pipe: args.progress_within.is_some() && !place.stores_limits(&wanted),
     };
     let waiting = common.clone();
     let take = move |group, cancel| {

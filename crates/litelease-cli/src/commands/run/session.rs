@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use litelease::{Cancel, Loss, ProcessGroup};
+use litelease::{Cancel, Loss, ProcessGroup, TickOutcome};
 use litelease_hold::HandoverRequest;
 use litelease_sys::children::{self, Change, Sentinel, Terminal, pid_t};
 use signal_hook::consts::{SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU};
@@ -40,6 +40,8 @@ pub(crate) struct Task {
     /// The name or the pool, for messages.
     pub(crate) name: String,
     pub(crate) conflict_exit_code: u8,
+    /// The exit code if the tick is taken.
+    pub(crate) taken_exit_code: u8,
     pub(crate) grace: Duration,
     pub(crate) on_lost: Option<String>,
     pub(crate) command: CommandLine,
@@ -69,6 +71,7 @@ pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
         Waited::Held(held) => held,
         Waited::Signal(signal) => return Ok(code::SIGNAL + signal as u8),
         Waited::Busy => return Ok(task.conflict_exit_code),
+        Waited::Taken => return Ok(task.taken_exit_code),
     };
     RunLoop::start(task, common.json, held, prepared, sentinel, sender)?.run(&events, &ending)
 }
@@ -78,12 +81,18 @@ enum Waited {
     Held(Tenure),
     Signal(i32),
     Busy,
+    /// The tick is taken.
+    Taken,
 }
 
 fn wait_for_lease(events: &Receiver<Event>, common: &Common, cancel: &Cancel) -> Result<Waited> {
     loop {
         match events.recv() {
             Ok(Event::Held(Ok(held))) => return Ok(Waited::Held(held)),
+            Ok(Event::Held(Err(failure))) if failure.is_taken() => {
+                failure.print_if_remarkable(common.json);
+                return Ok(Waited::Taken);
+            }
             Ok(Event::Held(Err(failure))) if failure.code == code::NO => {
                 if common.json || !common.quiet {
                     failure.print(common.json);
@@ -129,6 +138,8 @@ struct RunLoop {
     terminal: Terminal,
     /// The end of the command itself.
     ended: Option<u8>,
+    /// This process was asked to end, and has passed that on.
+    is_stopped: bool,
     killer: Killer,
     /// On a thread: a reader of standard error that is stuck must not delay the kill.
     loss_report: Option<JoinHandle<()>>,
@@ -191,6 +202,7 @@ impl RunLoop {
             sentinel,
             terminal,
             ended,
+            is_stopped: false,
             killer,
             loss_report,
             hook,
@@ -220,6 +232,12 @@ impl RunLoop {
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
         ending.begin();
+        if let Some(finish) = self.tenure.finish.take().filter(|_| !self.is_stopped) {
+            let is_done = self.ended == Some(code::OK);
+            let outcome = if is_done { TickOutcome::Done } else { TickOutcome::Failed };
+            finish(&self.tenure.held, outcome)?;
+            return Ok(self.ended.unwrap_or(code::FAILED));
+        }
         let name = printable(&self.task.name);
         match self.tenure.release() {
             Err(loss) if loss.may_pass() => {
@@ -280,6 +298,8 @@ impl RunLoop {
     }
 
     fn pass_on(&mut self, signal: i32) {
+        // A tick whose run is ended from outside is left to others.
+        self.is_stopped |= signal != SIGTSTP;
         children::signal_group(self.group, signal);
         if let Some(hook) = self.hook {
             children::signal(hook, signal);

@@ -1,0 +1,217 @@
+//! `litelease every`: runs a command at every tick of a schedule, once among all that do.
+
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use litelease::Litelease;
+use litelease_hold::schedule::{Due, Planning, Schedule, due};
+use litelease_sys::children::{self, pid_t};
+use signal_hook::consts::{SIGTERM, SIGTSTP};
+
+use super::command_line::CommandLine;
+use super::run::child::forward_signals;
+use super::run::once_per::{schedule, stored_schedule};
+use crate::duration::parse_positive;
+use crate::exit::{Result, code};
+use crate::output::{complain, printable};
+use crate::target::Target;
+use crate::target::ticks::shown;
+use crate::{Common, database};
+
+/// The longest time without a look at the row and the clock: either may have been changed.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// How often the end of a run is looked for.
+const POLL: Duration = Duration::from_millis(50);
+
+/// The pause after a run that has not settled its tick.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Run a command at every tick of a schedule, once among all that have it
+///
+/// Stays in the foreground. Each tick is a `litelease run --once-per`: it waits while another
+/// process runs it, and takes over if that one dies. Several ticks that were missed are one run.
+/// The first start runs nothing. On SIGTERM it ends when the present run has ended; on a second
+/// one it passes that on.
+#[derive(clap::Args)]
+#[command(override_usage = "litelease every [OPTIONS] <SCHEDULE> <NAME> [--] <COMMAND>...")]
+#[command(after_help = "Examples:
+  litelease every 15m sync -- sync.sh
+  litelease every '0 3 * * *' --zone Europe/Berlin nightly -- backup.sh
+  litelease every 1h --each --late 6h rollup -- rollup.sh    every hour that was missed, in order")]
+pub(crate) struct Args {
+    /// The schedule: a cron line, or a period such as 15m or 1d
+    schedule: String,
+    /// The name of the job
+    #[arg(value_parser = super::name)]
+    name: String,
+    /// The time zone of the schedule, such as Europe/Berlin [default: UTC]
+    #[arg(long)]
+    zone: Option<String>,
+    /// Grant a tick at most so many times, if its holders die [default: 5]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(i64).range(1..))]
+    attempts: Option<i64>,
+    /// Never begin a tick a second time: the same as --attempts 1
+    #[arg(long, conflicts_with = "attempts")]
+    at_most_once: bool,
+    /// Do not begin a tick that is older than this
+    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
+    late: Option<Duration>,
+    /// Run every tick that was missed, in order, and not only the last one; none that is older than
+    /// --late [default: 1d]
+    #[arg(long)]
+    each: bool,
+    /// Run the last tick at the first start
+    #[arg(long)]
+    at_start: bool,
+    /// How long the name stays taken after a crash that others cannot see; see `litelease run`
+    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
+    ttl: Option<Duration>,
+    /// End a run after this time at the latest
+    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
+    max_time: Option<Duration>,
+    #[command(flatten)]
+    command: CommandLine,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let schedule = schedule(&args.schedule, args.zone.as_deref())?;
+    args.command.check(&format!("every {:?} {}", args.schedule, printable(&args.name)))?;
+    Target::open(common)?.with_ticks()?;
+    children::enable_sigchld();
+    let db = database::open_patiently(common, Duration::ZERO)?;
+    let (sender, signals) = channel();
+    let _ending = forward_signals(sender, |signal| signal)?;
+    Every { args, schedule, common, db, signals }.run()
+}
+
+struct Every<'c> {
+    args: Args,
+    schedule: Schedule,
+    common: &'c Common,
+    db: Litelease,
+    signals: Receiver<i32>,
+}
+
+/// The end of a wait.
+enum Woken {
+    Time,
+    Signal(i32),
+}
+
+impl Every<'_> {
+    fn run(self) -> Result<u8> {
+        let mut settled = None;
+        loop {
+            let woken = match self.due()? {
+                // It was not finished, and must not be begun again and again without a pause.
+                Due::Now(tick_ms) if settled == Some(tick_ms) => {
+                    settled = None;
+                    self.wait(PAUSE)
+                }
+                Due::Now(tick_ms) => {
+                    settled = Some(tick_ms);
+                    let (code, signal) = self.run_tick(tick_ms)?;
+                    if matches!(code, code::USAGE | code::NOT_FOUND | code::NOT_RUNNABLE) {
+                        return Ok(code);
+                    }
+                    if code != code::OK && !self.common.quiet {
+                        let (name, tick) = (printable(&self.args.name), shown(tick_ms));
+                        complain(&format!(
+                            "litelease: the run of {name} for {tick} ended with {code}"
+                        ));
+                    }
+                    signal.map_or(Woken::Time, Woken::Signal)
+                }
+                Due::Install(tick_ms) => {
+                    let schedule = self.schedule.to_string();
+                    self.db.install_schedule(&self.args.name, tick_ms, &schedule)?;
+                    Woken::Time
+                }
+                Due::Wait(next_ms) => {
+                    let left_ms =
+                        next_ms.map(|next_ms| next_ms.saturating_sub(litelease::now_ms()));
+                    let left = left_ms.map_or(LONGEST_WAIT, |ms| {
+                        Duration::from_millis(u64::try_from(ms).unwrap_or_default())
+                    });
+                    self.wait(left.min(LONGEST_WAIT))
+                }
+            };
+            if let Woken::Signal(signal) = woken {
+                return Ok(code::SIGNAL.saturating_add(signal as u8));
+            }
+        }
+    }
+
+    fn due(&self) -> Result<Due> {
+        let Args { name, late, each, at_start, .. } = &self.args;
+        let late_ms = late.and_then(|late| i64::try_from(late.as_millis()).ok());
+        let planning = Planning { late_ms, each: *each, at_start: *at_start };
+        let stored = self.db.newest_tick(name)?.map(|info| {
+            let stored = info.schedule.as_deref().and_then(stored_schedule);
+            let is_same =
+                stored.is_some_and(|stored| stored.to_string() == self.schedule.to_string());
+            (info.tick, is_same)
+        });
+        Ok(due(stored, &self.schedule, planning, litelease::now_ms()))
+    }
+
+    /// Runs a tick to its end. Returns the exit code, and the signal that came meanwhile.
+    fn run_tick(&self, tick_ms: i64) -> Result<(u8, Option<i32>)> {
+        let mut running = self.command(tick_ms)?.spawn()?;
+        let mut first = None;
+        loop {
+            match self.wait(POLL) {
+                Woken::Signal(signal) if first.is_some() => children::signal(pid(&running), signal),
+                Woken::Signal(signal) => first = Some(signal),
+                Woken::Time => {}
+            }
+            if let Some(status) = running.try_wait()? {
+                let code = status.code().and_then(|code| u8::try_from(code).ok());
+                return Ok((code.unwrap_or(code::FAILED), first));
+            }
+        }
+    }
+
+    /// Returns the `litelease run` of a tick.
+    fn command(&self, tick_ms: i64) -> Result<Command> {
+        let Args { schedule, name, zone, attempts, at_most_once, ttl, max_time, .. } = &self.args;
+        let mut command = Command::new(std::env::current_exe()?);
+        if let Some(db) = &self.common.db {
+            command.arg("--db").arg(db);
+        }
+        for (is_given, flag) in [(self.common.json, "--json"), (self.common.quiet, "--quiet")] {
+            command.args(is_given.then_some(flag));
+        }
+        command.args(["run", "--once-per", schedule, "--tick", &tick_ms.to_string()]);
+        command.args(zone.iter().flat_map(|zone| ["--zone", zone]));
+        command.args(at_most_once.then_some("--at-most-once"));
+        if let Some(attempts) = attempts {
+            command.args(["--attempts", &attempts.to_string()]);
+        }
+        for (flag, time) in [("--ttl", ttl), ("--max-time", max_time)] {
+            if let Some(time) = time {
+                command.args([flag, &format!("{}ms", time.as_millis())]);
+            }
+        }
+        command.arg(name).arg("--").args(self.args.command.words());
+        Ok(command)
+    }
+
+    fn wait(&self, time: Duration) -> Woken {
+        match self.signals.recv_timeout(time) {
+            Ok(SIGTSTP) => {
+                children::stop_self();
+                Woken::Time
+            }
+            Ok(signal) => Woken::Signal(signal),
+            Err(RecvTimeoutError::Timeout) => Woken::Time,
+            Err(RecvTimeoutError::Disconnected) => Woken::Signal(SIGTERM),
+        }
+    }
+}
+
+fn pid(running: &Child) -> pid_t {
+    pid_t::try_from(running.id()).unwrap_or_default()
+}
