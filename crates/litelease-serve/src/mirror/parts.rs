@@ -203,7 +203,10 @@ fn refuse(parts: Vec<PartOf>, mut refused: Vec<Refused>) -> Vec<Refused> {
 fn fitting(parts: &[PartOf], most: usize) -> usize {
     let mut bytes = 0;
     let fits = |(part, _): &&PartOf| {
-        bytes += part.rows.iter().map(size).sum::<usize>();
+        // A name is in four keys on etcd: two that are compared, and two that are put.
+        let tenure = part.row.as_ref().and_then(|row| row.tenure.as_ref());
+        let texts = part.name().len() * 4 + tenure.map_or(0, |tenure| tenure.owner.len());
+        bytes += texts + part.rows.iter().map(size).sum::<usize>();
         bytes <= MOST_BYTES
     };
     parts.iter().take(most).take_while(fits).count().max(1)
@@ -211,4 +214,26 @@ fn fitting(parts: &[PartOf], most: usize) -> usize {
 
 fn size((key, value): &RowChange) -> usize {
     key.len() + value.as_ref().map_or(0, Vec::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use litelease_cluster::engine::{Condition, LoadedRow};
+
+    use super::*;
+
+    /// etcd takes requests of 1.5 MiB, and counts the keys, too.
+    #[test]
+    fn parts_with_long_names_and_values_are_sent_in_several_requests() {
+        let part = |bytes: usize| {
+            let before = LoadedRow { name: "n".repeat(1_024), version: 0, row: None };
+            let rows = vec![(Vec::new(), Some(vec![0; bytes]))];
+            (Part { before, row: None, condition: Condition::None, rows }, Vec::new())
+        };
+        let parts = |bytes| (0..124).map(|_| part(bytes)).collect::<Vec<_>>();
+        assert_eq!(fitting(&parts(0), 124), 124);
+        assert_eq!(fitting(&parts(0), 50), 50);
+        assert_eq!(fitting(&parts(8_000), 124), 1_000_000 / (4 * 1_024 + 8_000));
+        assert_eq!(fitting(&parts(2_000_000), 124), 1, "one at least");
+    }
 }
