@@ -51,7 +51,7 @@ IS_THOROUGH = bool(os.environ.get("LITELEASE_THOROUGH"))
 CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
 SOURCE = str(Path(litelease.__file__).parent)
 # What takes and gives back. In critical cases an exception comes before every bytecode of it.
-CRITICAL_FILES = {"_atomic.py", "_session.py", "_writer.py"}
+CRITICAL_FILES = {"_atomic.py", "_connection.py", "_writer.py"}
 
 
 class Interrupted(BaseException):

@@ -35,7 +35,7 @@ from litelease import (
     Stored,
     Transferred,
 )
-from litelease._session import OwnConnection
+from litelease._connection import OwnConnection
 
 CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
 

@@ -17,7 +17,7 @@ from ._leases import Litelease, open
 from ._library import loadable_path, version
 from ._pools import Pools
 from ._queue import Item, ItemInfo, ItemState, Queue, QueueInfo
-from ._session import load
+from ._connection import load
 from ._sessions import Session, SessionName
 from ._shards import ShardAssigned, ShardEvent, ShardLost, ShardRequested, Shards
 from ._tracker import Tracker

@@ -9,7 +9,7 @@ from typing import Callable, Generic, TypeVar
 from . import _library
 from ._held import Held, kept_ms
 from ._leases import Litelease
-from ._session import Closing
+from ._connection import Closing
 from ._sessions import place_of
 from ._time import Seconds, in_seconds
 from ._types import LiteleaseError, Reader
@@ -33,7 +33,7 @@ class ReadersLeft(LiteleaseError, TimeoutError):
 
 
 class Cached(Closing, Generic[T]):
-    """A value that is read from the file once and then answered from memory, until somebody wants to write it.
+    """A value that is read from the file once and then answered from memory, until a writer changes it.
 
     ``load`` reads the value from the connection that it gets, in a transaction of its own; it must not write. ``ttl`` is more
     than 0.1 s and at most an hour: a writer waits that long for a process that is stopped.

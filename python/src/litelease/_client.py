@@ -65,7 +65,7 @@ class Client:
         self, name: str, owner: str, ttl: Seconds, wait: Seconds, *, note: str | None = None
     ) -> Acquired | Busy:
         """Claims like ``claim``, and waits up to ``wait`` seconds: first come, first served. It is not renewed: see ``hold``.
-        ``note`` is shown meanwhile: who waits and why."""
+        ``note`` tells operators meanwhile why this client waits."""
         return self._claim(name, owner, in_ms(name, ttl, None) / 1000, in_seconds(wait), note=note)
 
     def renew(self, lease: Lease, ttl: Seconds | None = None, *, ttl_ms: int | None = None) -> Renewed | Rejected:
@@ -96,7 +96,7 @@ class Client:
 
     def break_lease(self, name: str, *, reason: str | None = None) -> Broken | Rejected:
         """Ends any holder's live lease and raises the token, for operators. The server logs the reason. If its answer gets
-        lost, it raises ``ServerUnreachable`` and is not asked again: somebody else may have the name by then."""
+        lost, it raises ``ServerUnreachable`` and is not asked again: another owner may have the name by then."""
         body = {"name": name} if reason is None else {"name": name, "reason": reason}
         told = self._http.call("POST", "/v1/break", new_tag(), body, _PATIENCE)
         if told.kind == "unknown":
@@ -186,7 +186,7 @@ class Client:
         """Claims ``name`` and keeps it alive in the background until the block ends.
 
         Waits up to ``wait`` seconds for it; ``HoldTimeout`` if another owner still has it then. ``check()`` raises ``Lost``, and
-        ``lost`` is set, before another client can be granted the name. Keep the object: a hold that nobody refers to any more is
+        ``lost`` is set, before another client can be granted the name. Keep the object: a hold without a reference is
         released, and so is every one when the interpreter ends.
         """
         return RemoteHeld(self, name, in_seconds(ttl), in_seconds(wait), owner)
@@ -246,7 +246,7 @@ class Client:
         return Acquired(renewed.lease)
 
     def _undo_claim(self, body: dict[str, object], tag: str) -> None:
-        """Releases what a claim may have been granted whose answer nobody waits for."""
+        """Releases the grant of a claim that was given up before its answer came."""
         with contextlib.suppress(LiteleaseError):
             told = self._http.call("POST", "/v1/claim", tag, body, 1.0)
             if told.kind == "done":

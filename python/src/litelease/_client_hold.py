@@ -38,7 +38,7 @@ _LAST_PATIENCE = 1.0
 # How many renewals of one round are under way at a time.
 _ABREAST = 8
 # After a suspend an alarm is late.
-_LONGEST_NAP = 1.0
+_LONGEST_PAUSE = 1.0
 _BROKEN = Loss("Broken", Reason.SUPERSEDED.value)
 
 
@@ -181,7 +181,7 @@ class RemoteHeld(RemoteHold):
     def __init__(
         self, client: Client, name: str, ttl: float, wait: float, owner: str | None, stop: Callable[[], bool] = never
     ) -> None:
-        # Not the form of holds in a file: on another machine nobody can tell whether the process
+        # Not the form of holds in a file: another machine cannot tell whether the process
         # lives.
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex}"
         super().__init__(client, name, ttl, wait, stop)
@@ -199,7 +199,7 @@ class RemoteHeld(RemoteHold):
             raise self._lose(told)
 
     def requested(self) -> RequestInfo | None:
-        """Returns the open request for this lease, if somebody asks for it."""
+        """Returns the open request for this lease, if a successor asks for it."""
         found = self._client.requested(self.name)
         return found if found is not None and found.token == self.token else None
 
@@ -287,7 +287,7 @@ class _Kept:
 class _Keeper:
     """Renews what a process holds on servers, by a thread that is started with the first hold.
 
-    Whoever changes the dictionary wakes the thread through a queue. Both do that in C, without a lock that an exception from a
+    A thread that changes the dictionary wakes this one through a queue. Both do that in C, without a lock that an exception from a
     signal handler could leave taken.
     """
 
@@ -315,9 +315,9 @@ class _Keeper:
         me.name = "litelease client"
         try:
             while self._runner is me:  # else two threads have started one each
-                nap = self._begin_rounds()
+                pause = self._begin_rounds()
                 with contextlib.suppress(queue.Empty):
-                    self._changed.get(timeout=nap)
+                    self._changed.get(timeout=pause)
                     while True:
                         self._changed.get_nowait()
         finally:
@@ -326,7 +326,7 @@ class _Keeper:
 
     def _begin_rounds(self) -> float | None:
         """Begins to renew what is due. Returns for how long nothing else is."""
-        nap, batch = _LONGEST_NAP, list[_Kept]()
+        pause, batch = _LONGEST_PAUSE, list[_Kept]()
         for kept in list(self._kept):
             left = _library.trust_due(kept.native)
             if left is None or kept.held() is None:
@@ -334,13 +334,13 @@ class _Keeper:
                 if left is not None:
                     self._drop(kept)
             elif left > 0:
-                nap = min(nap, left)
+                pause = min(pause, left)
             elif not kept.is_asking:
                 kept.is_asking = True
                 batch.append(kept)
         for number in range(min(len(batch), _ABREAST)):
             start_thread(functools.partial(self._round, batch[number::_ABREAST]), [])
-        return nap if self._kept else None
+        return pause if self._kept else None
 
     def _round(self, batch: list[_Kept]) -> None:
         is_answered = True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RemoteItem(Delivered):
-    """An item that was delivered to this worker. Dropping it does nothing: it is delivered again after its time. Whoever has its
+    """An item that was delivered to this worker. Dropping it does nothing: it is delivered again after its time. A client with its
     ``receipt`` can acknowledge it. ``token`` is larger than that of every earlier delivery."""
 
     id: int

@@ -10,7 +10,7 @@ from . import _library
 from ._fences import Value
 from ._held import REPLACED, Held, loss
 from ._leases import Litelease
-from ._session import Closing
+from ._connection import Closing
 from ._time import Seconds, in_seconds
 from ._types import LeaderInfo, LiteleaseError, Loss, Lost, Reason, Rejected, RequestInfo, Unchanged, Vacant
 from ._wait import DatabaseFile, clock, file_of, never
@@ -21,7 +21,7 @@ _NO_SNAPSHOT = "the function ended the transaction that it reads in, so its rows
 
 
 class Election:
-    """An election under a name: whoever has the lease leads, and its value says what everybody should know of the leader.
+    """An election under a name: the owner of the lease leads, and its value tells the others about the leader.
 
     >>> import tempfile
     >>> from litelease import open
@@ -127,7 +127,7 @@ class Observer(Closing):
 
 
 def _is_change(last: LeaderInfo | None, found: LeaderInfo | None) -> bool:
-    """Checks whether observers are told of it. The expiry of a leader that goes on is no news."""
+    """Checks whether observers get it. The expiry of a leader that goes on is no news."""
     if last is None or found is None:
         return last is not found
     return (last.term, type(last.value), last.value) != (found.term, type(found.value), found.value)

@@ -10,7 +10,7 @@ import os
 import sqlite3
 from typing import Union
 
-from ._session import Closing, Handle, load_if_missing
+from ._connection import Closing, Handle, load_if_missing
 from ._time import Seconds, in_seconds
 from ._types import Admitted, Checkpoint, GuardInfo, Stale, Stored
 from ._wal import switch_to_wal

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar
 from . import _library
 from ._atomic import start_thread
 from ._fences import Value
-from ._session import Session, session_of
+from ._connection import Session, session_of
 from ._time import Seconds, in_ms, in_seconds, optional_ms
 from ._types import HoldTimeout, InvalidTtl, Lease, Loss, Lost, NoFreeSlot, NotRequested, Reason, Rejected, RequestInfo
 from ._wait import DatabaseFile, Stopped, as_native
@@ -48,7 +48,7 @@ def loss(token: int, rejected: Rejected) -> Loss:
     if current is not None and current.token != token:
         kind = "Superseded"
     elif reason is Reason.SUPERSEDED and newest == token + 1:
-        # A token that grew by one without anybody having it is what a break leaves behind.
+        # A break leaves a token that grew by one, and no owner.
         kind = "Broken"
     return Loss(kind, reason.value)
 
@@ -61,7 +61,7 @@ def number_of(conn: sqlite3.Connection | None) -> int | None:
     conn.total_changes  # raises if it was closed
     if session.number is None:
         number = next(_numbers)
-        # SQLite frees it when the connection closes, whoever closes it.
+        # SQLite frees it when the connection closes, by any way.
         conn.create_function(f"litelease_closing_{number}", 0, _library.closer(number))  # type: ignore[arg-type]
         session.number = number
     return session.number

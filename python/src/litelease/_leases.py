@@ -7,7 +7,7 @@ import sqlite3  # pyright: ignore[reportUnusedImport]  # the examples use it
 from typing import TYPE_CHECKING, Callable
 
 from ._fences import Fences, Value
-from ._session import Closing, OwnConnection
+from ._connection import Closing, OwnConnection
 from ._time import Seconds, in_ms, in_seconds
 from ._types import (
     Acquired, Broken, Busy, Lease, Reader, Rejected, Released, Renewed, Requested, RequestedBy, RequestInfo, Stored,
@@ -353,7 +353,7 @@ or SQLite has ended it after an error; begin it again
     def restore_fence(self, *, above: int | None = None) -> int:
         """Fences off everything that was granted before this file was restored from a backup, and returns the new floor.
 
-        Call it once, after putting the backup in place and before anybody uses it. It ends every lease, and raises
+        Call it once, after putting the backup in place and before any program uses it. It ends every lease, and raises
         every token and the floor far above all that can have been granted since the backup was made, and above the token
         ``above``: the largest one that was seen anywhere. Where the system has no boot id it must be given, or this is
         ``LargestTokenNeeded``: there each start of a process takes an epoch.
@@ -386,7 +386,7 @@ or SQLite has ended it after an error; begin it again
         ``value`` is attached in the commit of the claim. With ``progress_within`` the lease is renewed only if
         ``held.progress()`` or a checkpoint came within that time; it ends after ``max_time`` at the latest. With ``request``
         the present holder is asked to give the name up within that time. ``on_requested`` is called in a thread of its own
-        when somebody asks this holder for the lease.
+        when a successor asks this holder for the lease.
         """
         from ._held import Held
 

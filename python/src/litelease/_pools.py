@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._session import Handle
+from ._connection import Handle
 from ._time import Seconds, in_ms
 from ._types import Borrowed, Slot
 from ._wait import file_of, never

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable
 from . import _library
 from ._atomic import at_once
 from ._fences import Value
-from ._session import Handle
+from ._connection import Handle
 from ._time import Seconds, in_ms
 from ._types import Acknowledged, Cancelled, Leased, LiteleaseError, NotFound, StaleReceipt, StaleReceiptError, answer
 
@@ -187,7 +187,7 @@ class Queue(Handle):
     """A queue in the main database of a ``sqlite3`` connection. It exists from its first use; its name is any text.
 
     An item goes to one worker at a time. It is hidden until a deadline, which the worker can extend; it is gone when the worker
-    acknowledges it, and is delivered again when nobody does. Sending joins an open transaction, so an item and the row that it
+    acknowledges it, and is delivered again if no worker does. Sending joins an open transaction, so an item and the row that it
     is about are stored together or not at all. Times are in seconds or a ``timedelta``, or in whole milliseconds where the
     argument ends in ``_ms``.
 

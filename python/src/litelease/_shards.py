@@ -20,7 +20,7 @@ from ._types import Checkpoint, HoldTimeout, Lease, Loss, Lost, ShardCount
 
 @dataclass(frozen=True)
 class ShardAssigned:
-    """The shard is this member's, under this token. Go on from the last checkpoint, whoever stored it."""
+    """The shard is this member's, under this token. Go on from the last checkpoint, whichever member stored it."""
 
     shard: int
     token: int

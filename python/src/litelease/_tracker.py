@@ -166,7 +166,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Opened:
-    """The file, open until nobody refers to it."""
+    """The file, open as long as something refers to it."""
 
     def __init__(self, path: Path) -> None:
         # A thread that ends leaves it to whichever collects what it has left.

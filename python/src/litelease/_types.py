@@ -236,7 +236,7 @@ class Requested(_Yes):
 
 @dataclass(frozen=True)
 class RequestedBy(_No):
-    """Nothing was changed: somebody else has asked before. It is falsy."""
+    """Nothing was changed: another requester was first. It is falsy."""
 
     requester: str
     until_ms: int

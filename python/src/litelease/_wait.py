@@ -15,7 +15,7 @@ from ._types import Acquired, Busy, Lease, LiteleaseError
 
 if TYPE_CHECKING:
     from ._leases import Litelease
-    from ._session import Handle
+    from ._connection import Handle
 
 MOVED = "{} was moved, deleted or replaced: open it again"
 _TWO_LIBRARIES = "two libraries in one process drop each other's locks"
@@ -62,12 +62,12 @@ class Stopped(LiteleaseError):
 
 
 def never() -> bool:
-    """For a waiter that nobody stops."""
+    """For a waiter that runs to its end."""
     return False
 
 
 def as_native(stop: Callable[[], bool]) -> Callable[[], bool] | None:
-    """Returns what the library asks whether to stop: nothing for a waiter that nobody stops, which sleeps longer."""
+    """Returns what the library asks whether to stop: nothing for a waiter that runs to its end, which sleeps longer."""
     return None if stop is never else stop
 
 

@@ -9,7 +9,7 @@ from typing import Callable, Generator
 
 from . import _library
 from ._leases import Litelease
-from ._session import session_of
+from ._connection import session_of
 from ._types import LiteleaseError, WriteLockTimeout
 from ._wait import clock
 from ._wal import switch_to_wal

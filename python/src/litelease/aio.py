@@ -32,7 +32,7 @@ from ._held import Held, HeldSlot, Holding, number_of
 from ._leases import Litelease
 from ._leases import open as open_file
 from ._pools import Pools
-from ._session import Handle
+from ._connection import Handle
 from ._time import Seconds, in_ms, in_seconds
 from ._types import Acquired, Busy, Lease, LiteleaseError, RequestInfo
 from ._wait import DatabaseFile, claim_at, file_of
@@ -90,7 +90,7 @@ class _Work(Generic[T]):
             self._stopped.set()
             await self._settled()
             raise
-        except GeneratorExit:  # the loop is gone, and nobody will ask any more
+        except GeneratorExit:  # the loop is gone, so no task will ask any more
             self._stopped.set()
             if self._done.done():
                 self._take_back(self._done)
@@ -120,7 +120,7 @@ class _Work(Generic[T]):
     def _fail(self, error: BaseException) -> None:
         if not self._done.done():
             self._done.set_exception(error)
-            self._done.exception()  # nobody asks for it if the task was cancelled
+            self._done.exception()  # a cancelled task does not ask for it
 
     def _undone(self, result: T) -> None:
         if self._undo is not None:
