@@ -302,6 +302,7 @@ impl Committer {
             _ => false,
         };
         self.undelivered.extend(grants.into_iter().filter(is_refused));
+        self.undelivered.pause_for(CONTENTION_PAUSE);
         let mut at_once = Vec::new();
         for decided in std::mem::take(&mut batch.answers) {
             let name = decided.name().filter(|name| refused.contains(&***name));
@@ -312,15 +313,16 @@ impl Committer {
             let contended_for = now.saturating_duration_since(*since);
             let Decided { id, asker, .. } = decided;
             let job = match asker {
-                _ if contended_for > MAX_CONTENTION => Err(asker),
                 Asker::Grant(job) if job.wait.is_some() && !job.keep_waiting() => {
                     batch.answer_grant(*job, Ok(Answer::NoneFree));
                     continue;
                 }
+                // Who waits has time: it waits on, however long that takes.
                 Asker::Grant(job) if job.share.is_some() => {
                     self.waiting.join(*job);
                     continue;
                 }
+                _ if contended_for > MAX_CONTENTION => Err(asker),
                 Asker::Grant(job) => Ok(Job::Grant(*job)),
                 Asker::Work(work) => Ok(Job::Work(work)),
                 asker @ Asker::Reply(_) => Err(asker),

@@ -43,6 +43,12 @@ use crate::replica::writer_lease::{AccessRows, WriterLease};
 /// The share of the time that reading all names may take is one by so many.
 const LISTING_SHARE: u32 = 20;
 
+/// How many rows of a table are read one by one. With more, the whole table is read.
+const MOST_LOADS: usize = 4;
+
+/// How far a clock that was set is off at least. Less may be the time between reading two clocks.
+const LEAST_STEP_MS: u64 = 500;
+
 /// A row of the engine: its key, and its new value or none.
 pub(crate) type RowChange = (Vec<u8>, Option<Vec<u8>>);
 
@@ -58,6 +64,8 @@ pub(crate) struct Mirror {
     /// When all names were read last, on the clock that is never set.
     listed: Duration,
     listing_took: Duration,
+    /// The clock of the service less the one that is never set, when they were compared last.
+    ahead_ms: Option<i64>,
     lease: Arc<WriterLease>,
     clock: fn() -> i64,
     /// The clock of this machine less the service time. Set by the first load.
@@ -103,6 +111,7 @@ impl Mirror {
             hints,
             listed: Duration::ZERO,
             listing_took: Duration::ZERO,
+            ahead_ms: None,
             lease,
             clock,
             offset_ms: None,
@@ -296,17 +305,25 @@ impl Mirror {
     }
 
     fn read_again(&mut self, db: &Litelease, refused: &[Refused]) -> Result<(), Failure> {
-        for one in refused {
-            for (table, number) in &one.rows {
-                let key = encoding::row_key(table, *number);
-                let found = self.engine.load_rows(&key)?;
-                let found = found.into_iter().find(|(other, _)| *other == key);
-                let (table, offset_ms) = (self.tables.get(table), self.offset_ms.unwrap_or(0));
-                if let Some(table) = table {
-                    let stored = found.as_ref().map(|(_, value)| value.as_slice());
-                    table.put_back(db.conn(), *number, stored, offset_ms)?;
-                    watch::forget(table.name(), Some(*number));
-                }
+        let mut places: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+        for (table, number) in refused.iter().flat_map(|one| &one.rows) {
+            places.entry(table).or_default().push(*number);
+        }
+        for (name, numbers) in places {
+            let Some(table) = self.tables.get(name) else { continue };
+            let keys = numbers.iter().map(|number| encoding::row_key(name, *number));
+            let asked: Vec<Vec<u8>> = match numbers.len() > MOST_LOADS {
+                true => vec![encoding::row_prefix(name)],
+                false => keys.collect(),
+            };
+            let mut found = BTreeMap::new();
+            for prefix in asked {
+                found.extend(self.engine.load_rows(&prefix)?);
+            }
+            for number in numbers {
+                let stored = found.get(&encoding::row_key(name, number)).map(Vec::as_slice);
+                table.put_back(db.conn(), number, stored, self.offset_ms.unwrap_or(0))?;
+                watch::forget(name, Some(number));
             }
         }
         let names: Vec<&str> = refused.iter().map(|one| one.name.as_str()).collect();
@@ -342,6 +359,27 @@ impl Mirror {
         let changed = self.take_in(db, loaded, true);
         self.listing_took = self.listed.saturating_sub(begun);
         changed
+    }
+
+    /// Moves the ends of leases in memory along if the clock of the service was set: the rows
+    /// decide when a lease is over, and not that clock. Returns whether it was.
+    pub(crate) fn follow_clock(&mut self, db: &Litelease) -> bool {
+        let ahead_ms = self.ahead_ms();
+        let before_ms = self.ahead_ms.unwrap_or(ahead_ms);
+        let is_step = |ahead_ms: i64| before_ms.abs_diff(ahead_ms) >= LEAST_STEP_MS;
+        // This thread may have paused between reading one clock and the other.
+        let ahead_ms = if is_step(ahead_ms) { self.ahead_ms() } else { ahead_ms };
+        self.ahead_ms = Some(ahead_ms);
+        if !is_step(ahead_ms) || self.names.is_one_clock() {
+            return false;
+        }
+        tracing::warn!(by_ms = ahead_ms.saturating_sub(before_ms), "the clock was set");
+        if let Err(error) = self.names.shift(db.conn(), ahead_ms.saturating_sub(before_ms)) {
+            tracing::error!(error = %error, "the ends of leases cannot be moved");
+            self.distrust();
+        }
+        watch::forget(names::TABLE, None);
+        true
     }
 
     /// Returns the names that others may have changed since the last call, or `None` if any may.
@@ -381,8 +419,18 @@ impl Mirror {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn names_known(&self) -> usize {
+        self.names.len()
+    }
+
     fn now(&self) -> Now {
         Now { at_ms: (self.clock)(), monotonic: self.cluster.host().monotonic() }
+    }
+
+    fn ahead_ms(&self) -> i64 {
+        let Now { at_ms, monotonic } = self.now();
+        at_ms.saturating_sub(i64::try_from(monotonic.as_millis()).unwrap_or(i64::MAX))
     }
 
     fn destination(&self) -> Destination<'_> {

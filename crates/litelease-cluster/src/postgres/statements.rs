@@ -133,8 +133,9 @@ SELECT FROM newest";
 /// A commit of the service: parts, each of which is a name, and rows. One statement, as above.
 ///
 /// A part that meets a row which another transaction has locked is left out, so that a guarded
-/// transaction does not stop all clients of the service. A new token locks the floor first, and its
-/// row as a guard expects it.
+/// transaction does not stop all clients of the service. So is a new name that a SQL function has
+/// claimed in a transaction which is still open: the function holds a lock on it. A new token locks
+/// the floor first, and its row as a guard expects it.
 ///
 /// The new columns are $5 to $11, those before $12 to $16, and the conditions $17: no clock is
 /// asked, the lease must be live, or over. $18 tells whether any of them has a new token. $19 are
@@ -177,7 +178,9 @@ inserted AS (INSERT INTO {s}.resources
     CASE WHEN c.condition = 0 THEN c.until ELSE clock.ms + c.until - c.at END,
     CASE WHEN c.condition = 0 THEN c.since ELSE clock.ms + c.since - c.at END,
     CASE WHEN c.condition = 0 THEN c.at ELSE clock.ms END, c.attempt, c.ended
-  FROM parts c CROSS JOIN clock WHERE c.token_0 = 0
+  FROM parts c CROSS JOIN clock WHERE CASE WHEN c.token_0 = 0
+    THEN pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended('{s}.' || c.name, 0))
+    ELSE false END
   ON CONFLICT DO NOTHING RETURNING name, xmin::text::bigint AS version),
 same AS MATERIALIZED (SELECT c.name, c.version FROM floor, unnest($19::text[], $20::bigint[])
   AS c(name, version) LEFT JOIN {s}.resources r ON r.name = c.name

@@ -293,6 +293,22 @@ fn a_guarded_transaction_stops_the_clients_of_its_own_name_alone() {
     session.sql("COMMIT");
     assert_eq!(breaks.join().unwrap().status, 200);
     assert_eq!(sides.program.token("pay").unwrap(), Some(2));
+    // Nor must the clients of a name wait that a transaction has claimed, and not committed.
+    session.sql(&format!("BEGIN; SELECT \"{schema}\".claim('new', 'sql', 60000)"));
+    let mut claimer = sides.servers.client(0);
+    let claims = thread::spawn(move || {
+        let claim = json!({ "name": "new", "owner": "http", "ttl": 60, "wait": 20 });
+        claimer.ask("POST", "/v1/claim", &claim, "").unwrap()
+    });
+    for _ in 0..50 {
+        let asked = Instant::now();
+        let renewed = sides.ask("/v1/renew", &json!({ "grant": other, "ttl": 60 }));
+        assert_eq!(renewed.status, 200, "{renewed:?}");
+        assert!(asked.elapsed() < Duration::from_millis(400), "{:?}", asked.elapsed());
+    }
+    assert!(!claims.is_finished());
+    session.sql("ROLLBACK");
+    assert_eq!(claims.join().unwrap().status, 200);
 }
 
 /// The grants of a few names that clients of the service and programs compete for.

@@ -101,7 +101,7 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::number(
             "lines of shipped Rust",
-            58_230,
+            58_260,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
         Row::number("lines of the Python package", 5_415, python_lines()),

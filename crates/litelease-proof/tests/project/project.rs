@@ -307,7 +307,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "calls Linux",
         "crates/litelease-sys/src/linux",
-        &["clock.rs", "files.rs", "parent.rs", "wakeup.rs", "watch.rs"],
+        &["clock.rs", "files.rs", "parent.rs", "processes.rs", "wakeup.rs", "watch.rs"],
     ),
     ("calls other Unix systems", "crates/litelease-sys/src/other_unix", &["clock.rs"]),
     ("is called by SQLite: its update hook", "crates/litelease-serve/src/mirror", &["watch.rs"]),

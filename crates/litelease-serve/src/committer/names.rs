@@ -29,18 +29,20 @@ pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i6
         db.at(now_ms).claim_above(name, &claim.owner, duration(job.ttl_ms), claim.min_token)?;
     let (lease, is_fetched) = match claimed {
         ClaimResult::Acquired(lease) => (lease, false),
-        ClaimResult::Busy(current) => match prior(served.as_ref(), &current, claim, key) {
-            Prior::Fetch => (current, true),
-            Prior::Again(grant) => {
-                let lease = LeaseWithRemaining::at(now_ms, current);
-                let (has_key, is_fetched, number) = (true, false, None);
-                return Ok(granted(Granted { lease, grant, has_key, is_fetched, number }));
+        ClaimResult::Busy(current) => {
+            match prior_stored(file, served.as_ref(), &current, claim, key, now_ms)? {
+                Prior::Fetch => (current, true),
+                Prior::Again(grant) => {
+                    let lease = LeaseWithRemaining::at(now_ms, current);
+                    let (has_key, is_fetched, number) = (true, false, None);
+                    return Ok(granted(Granted { lease, grant, has_key, is_fetched, number }));
+                }
+                Prior::None => {
+                    let current = LeaseWithRemaining::found(db, now_ms, current)?;
+                    return Ok(NameAnswer::Busy(Box::new(current)).into());
+                }
             }
-            Prior::None => {
-                let current = LeaseWithRemaining::found(db, now_ms, current)?;
-                return Ok(NameAnswer::Busy(Box::new(current)).into());
-            }
-        },
+        }
     };
     let mut number = served.map(|row| row.number);
     let stored = served_rows::store(db, name, number, lease.token, |at| {
@@ -106,6 +108,28 @@ enum Prior {
     Fetch,
     /// An earlier claim with the same key was granted the lease. This was its secret.
     Again(String),
+}
+
+/// Returns the relation of a claim to the live lease, whose row is stored again on an engine if the
+/// claim is answered with it: this server has seen the row for a shorter time than others may have,
+/// who take it over once they have seen it unchanged for a whole ttl.
+fn prior_stored(
+    file: &Served<'_>,
+    served: Option<&ServedRow>,
+    current: &Lease,
+    claim: &Claim,
+    key: Option<ClaimKey<'_>>,
+    now_ms: i64,
+) -> Result<Prior, Failed> {
+    let prior = prior(served, current, claim, key);
+    if !file.is_on_engine || matches!(prior, Prior::None) {
+        return Ok(prior);
+    }
+    let left = duration(current.expires_at_ms.saturating_sub(now_ms));
+    Ok(match file.db.at(now_ms).renew(current, left)? {
+        RenewResult::Renewed(_) => prior,
+        RenewResult::Rejected { .. } => Prior::None,
+    })
 }
 
 fn prior(

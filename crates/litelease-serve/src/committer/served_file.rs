@@ -274,12 +274,14 @@ impl ServedFile {
         Ok(ServedFile { mirror: Some(mirror), ..file })
     }
 
-    /// Loads the database again if it may differ from the engine. Returns whether it did.
+    /// Loads the database again if it may differ from the engine. Returns whether it did, or the
+    /// clock was set.
     pub(super) fn refresh(&mut self) -> bool {
         let Some(mirror) = &mut self.mirror else { return false };
         mirror.refresh_access();
+        let was_set = mirror.follow_clock(&self.db);
         if !mirror.is_stale() {
-            return false;
+            return was_set;
         }
         let Ok(db) = mirror.load() else { return false };
         self.db = db;
@@ -378,5 +380,13 @@ impl ServedFile {
 fn warn_about_high_water(written: Result<(), litelease_sys::Error>) {
     if let Err(error) = written {
         tracing::warn!(error = %error, "the high-water mark cannot be written");
+    }
+}
+
+#[cfg(test)]
+impl ServedFile {
+    /// Returns how many names of the engine are in memory.
+    pub(super) fn names_known(&self) -> usize {
+        self.mirror.as_ref().map_or(0, Mirror::names_known)
     }
 }

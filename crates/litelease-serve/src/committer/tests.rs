@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 mod beside;
+#[cfg(test)]
+mod on_engine;
 
 use std::cell::Cell;
 

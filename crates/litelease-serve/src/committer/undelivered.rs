@@ -38,7 +38,11 @@ impl Undelivered {
 
     /// Pauses before the next try, so that a failing database is not tried in a tight loop.
     pub(super) fn pause(&mut self) {
-        self.retry_at = Instant::now().checked_add(RETRY_PAUSE);
+        self.pause_for(RETRY_PAUSE);
+    }
+
+    pub(super) fn pause_for(&mut self, time: Duration) {
+        self.retry_at = Instant::now().checked_add(time);
     }
 
     /// Ends the pause.

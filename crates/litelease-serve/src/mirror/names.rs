@@ -82,6 +82,15 @@ impl Names {
         Names::new(self.is_one_clock)
     }
 
+    pub(super) fn is_one_clock(&self) -> bool {
+        self.is_one_clock
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
     pub(super) fn has_clock(&self) -> bool {
         self.has_clock
     }
@@ -101,6 +110,11 @@ impl Names {
             if are_all && is_of_service(&seen.name) {
                 continue;
             }
+            // A client that asks for names that are not there must not fill the memory.
+            if seen.version == 0 && seen.row.is_none() {
+                changed.extend(self.rows.remove(&seen.name).map(|_| seen.name));
+                continue;
+            }
             let known = self.rows.get(&seen.name);
             let is_same = known.is_some_and(|known| is_same(&known.seen, &seen));
             let known = known.filter(|_| is_same || counts_on());
@@ -113,6 +127,14 @@ impl Names {
             self.rows.insert(seen.name.clone(), Known { seen, since, is_ours, until_ms });
         }
         changed
+    }
+
+    /// Moves the ends of all leases: the clock of the service was set.
+    pub(super) fn shift(&mut self, connection: &Connection, by_ms: i64) -> Result<(), Failure> {
+        for known in self.rows.values_mut() {
+            known.until_ms = known.until_ms.saturating_add(by_ms);
+        }
+        self.copy(connection, self.rows.keys().map(String::as_str))
     }
 
     /// Returns when the lease of a row ends, by the clock of the service.

@@ -107,10 +107,6 @@ fn read_columns(connection: &Connection, table: &str) -> Result<Vec<(String, boo
 }
 
 impl Table {
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Checks whether its rows have numbers, by which they are stored.
     fn has_numbers(&self) -> bool {
         self.name != KEYS_TABLE

@@ -111,6 +111,8 @@ DECLARE
   new_attempt bigint := greatest(1, hashtextextended(gen_random_uuid()::text, 0) & 9223372036854775807);
 BEGIN
   IF (put.seen).name IS NULL THEN
+    -- A row that is not committed yet cannot be passed over, so the service passes over the lock of its name instead.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{s}.' || put.name, 0));
     INSERT INTO {s}.resources (name, owner, token, lease_expires_at_ms, created_at_ms, updated_at_ms, attempt,
       ended)
     VALUES (put.name, put.owner, put.token, put.until_ms, put.now_ms, put.now_ms, new_attempt, 0)

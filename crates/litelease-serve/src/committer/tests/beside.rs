@@ -814,7 +814,7 @@ fn walk(seed: u64, has_clock: bool, bug: Option<Bug>) -> Option<String> {
     broken
 }
 
-fn alone(play: impl Fn() + Send + Sync + 'static) {
+pub(super) fn alone(play: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
     config.stack_size = 4 * 1024 * 1024;
     config.max_steps = shuttle::MaxSteps::None;
