@@ -140,6 +140,8 @@ const COMMANDS: &[(&str, End)] = &[
     ("queue delete q --yes", NotTold),
     ("work q --drain -- true", Code(0)),
     ("work q --drain --json -- true", NotTold),
+    ("pools", NotTold),
+    ("pools --json", NotTold),
     ("guard add orders held", NotTold),
     ("guard remove orders", NotTold),
     ("status --shards orders", Code(64)),
