@@ -285,12 +285,17 @@ pub fn alike(text: &str, place: &str) -> String {
     words.join(" ")
 }
 
-/// Hides numbers of more than three digits: tokens and exit codes are shorter.
+/// Hides numbers of more than three digits, for tokens and exit codes are shorter, and the numbers
+/// of processes, which may be short: the system begins anew at the largest.
 fn long_numbers(word: &str) -> String {
-    let mut parts: Vec<String> = Vec::new();
+    let mut shown = String::new();
     for part in word.split_inclusive(|letter: char| !letter.is_ascii_digit()) {
         let digits = part.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-        parts.push(if digits.len() > 3 { part.replace(digits, "N") } else { part.into() });
+        let is_pid = shown.ends_with("\"pid\":") && !digits.is_empty();
+        match digits.len() > 3 || is_pid {
+            true => shown.push_str(&part.replace(digits, "N")),
+            false => shown.push_str(part),
+        }
     }
-    parts.concat()
+    shown
 }

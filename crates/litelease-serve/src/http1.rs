@@ -655,7 +655,7 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let stream = tokio::net::TcpStream::connect(address).await.unwrap();
             let size = size_of_val(&serve(Stream::Plain(stream), app, None));
-            assert!(size <= 1_792, "{size} bytes");
+            assert!(size <= 1_800, "{size} bytes");
         });
     }
 }

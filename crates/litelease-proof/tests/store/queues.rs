@@ -240,7 +240,7 @@ fn bad_input_is_a_typed_error_and_nothing_is_stored() {
         ("litelease_cancel('q', x'61')", "id must be an INTEGER, or the key as TEXT"),
         (
             "litelease_queue('q', -1)",
-            "a queue allows 0 (any number) to 1000000000 attempts, got -1",
+            "a queue allows 0 (any number) to 1000000000 attempts, and a tick 1 or more; got -1",
         ),
         ("litelease_queue('q', 'many')", "max_attempts must be an INTEGER, or NULL"),
         ("litelease_redrive('q', 'x')", "id must be an INTEGER, or NULL for all dead ones"),
