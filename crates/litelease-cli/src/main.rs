@@ -11,7 +11,6 @@ mod database;
 mod duration;
 mod engine_url;
 mod exit;
-mod holder;
 mod output;
 mod similar;
 mod stream;

@@ -3,12 +3,12 @@
 
 use anstyle::{AnsiColor, Style};
 use litelease::{Identity, Lease, LeaseRow, Liveness, SlotRow, Status};
+use litelease_hold::Holder;
 use serde_json::{Value, json};
 
 use crate::Common;
 use crate::duration::shown;
 use crate::exit::{Failure, Result, code};
-use crate::holder::Holder;
 use crate::stream::{write_error, write_out};
 
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use litelease::Lease;
+use litelease_hold::Holder;
 
 use crate::Common;
-use crate::holder::Holder;
 use crate::output::{complain, held_by};
 use crate::target::Target;
 

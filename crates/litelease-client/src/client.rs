@@ -200,6 +200,8 @@ impl<M: Mode> Client<M> {
             wait: 0.0,
             min_token: Some(above).filter(|above| *above > 0),
             note: self.note(),
+            user: None,
+            command: None,
         };
         let client = self.clone();
         M::obtain(&self.transport, async move {
@@ -457,8 +459,24 @@ impl<M: Mode> Client<M> {
     /// Ends the lease of any holder. Returns its owner and its token, which is superseded.
     pub fn break_lease(&self, name: &str) -> M::Answer<(String, i64)> {
         // Sent only once: another client may have the name before the second request.
-        let request = wire::Break { name: name.into(), reason: self.note() };
+        self.end_lease(name, None)
+    }
+
+    /// Ends the lease of any holder if it has this token, so that no successor is ended. Returns
+    /// its owner and its token.
+    pub fn break_token(&self, name: &str, token: i64) -> M::Answer<(String, i64)> {
+        self.end_lease(name, Some(token))
+    }
+
+    fn end_lease(&self, name: &str, token: Option<i64>) -> M::Answer<(String, i64)> {
+        let request = wire::Break { name: name.into(), token, reason: self.note() };
         self.ask_once(request, |broken| (broken.owner, broken.killed))
+    }
+
+    /// Returns everything that is held under a prefix, with what is stuck or late, and why.
+    pub fn overview(&self, prefix: &str) -> M::Answer<wire::Overview> {
+        let prefix = Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty());
+        self.find(wire::ReadOverview { prefix }, PATIENCE, |overview| overview)
     }
 
     /// Ends any holder's lease on a slot of the pool that has this name. Returns whether the slot

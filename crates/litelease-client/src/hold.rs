@@ -32,6 +32,8 @@ pub struct HoldOptions {
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
     pub(crate) owner: Option<String>,
+    /// The user and the command of the holder, for operators.
+    pub(crate) process: Option<(String, String)>,
     pub(crate) limits: HoldLimits,
     pub(crate) cancel: Option<Cancel>,
 }
@@ -40,7 +42,7 @@ impl HoldOptions {
     /// Returns options that do not wait, with an owner text that names this process.
     pub fn new(ttl: Duration) -> Self {
         let (wait, limits) = (Duration::ZERO, HoldLimits::default());
-        HoldOptions { ttl, wait, owner: None, limits, cancel: None }
+        HoldOptions { ttl, wait, owner: None, process: None, limits, cancel: None }
     }
 
     /// Waits for the name, first come, first served.
@@ -68,11 +70,29 @@ impl HoldOptions {
         self
     }
 
+    /// Tells operators the user and the command of the process that holds the name. Every client
+    /// that may observe the name sees them; both are cut to 200 bytes.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_client::HoldOptions;
+    /// let options = HoldOptions::new(Duration::from_secs(30)).process("ci", "make deploy");
+    /// ```
+    pub fn process(mut self, user: &str, command: &str) -> Self {
+        self.process = Some((cut(user), cut(command)));
+        self
+    }
+
     /// Sets the owner text, which every client may see.
     pub fn owner(mut self, owner: &str) -> Self {
         self.owner = Some(owner.into());
         self
     }
+}
+
+/// Cuts a text to what a server takes.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(200)].to_owned()
 }
 
 /// A name or a slot that this process holds, with the methods of
@@ -121,7 +141,9 @@ impl<M: Mode> Client<M> {
         M::obtain(&self.transport, async move {
             let (ttl, min_token) = (seconds(options.ttl), None);
             let (of, wait, note) = (name.clone(), 0.0, client.note());
-            let claim = to_json(&Claim { name: of, owner, ttl, wait, min_token, note });
+            let (user, command) = options.process.clone().unzip();
+            let claim = Claim { name: of, owner, ttl, wait, min_token, note, user, command };
+            let claim = to_json(&claim);
             let (held, _, taken) = client.acquire_held(Kind::Name, &name, claim, options).await?;
             Ok((held, taken))
         })

@@ -78,25 +78,27 @@ impl<M: Mode> Queue<M> {
     /// another item uses by now stays dead. Needs the scope `operate`, as the verbs below do.
     pub fn redrive(&self) -> M::Answer<u64> {
         let (queue, id, reason) = (self.name().into(), None, self.client().note());
-        self.client().ask_for(Redrive { queue, id, reason }, |done| done.redriven.unsigned_abs())
+        self.client()
+            .ask_for(Redrive { queue, id, ids: None, reason }, |done| done.redriven.unsigned_abs())
     }
 
     /// Revives one dead item. Returns false if it is not dead, or another item uses its key.
     pub fn redrive_one(&self, id: i64) -> M::Answer<bool> {
         let (queue, id, reason) = (self.name().into(), Some(id), self.client().note());
-        self.client().ask_for(Redrive { queue, id, reason }, |done| done.redriven > 0)
+        self.client().ask_for(Redrive { queue, id, ids: None, reason }, |done| done.redriven > 0)
     }
 
     /// Deletes all dead items. Returns how many.
     pub fn discard(&self) -> M::Answer<u64> {
         let (queue, id, reason) = (self.name().into(), None, self.client().note());
-        self.client().ask_for(Discard { queue, id, reason }, |done| done.discarded.unsigned_abs())
+        self.client()
+            .ask_for(Discard { queue, id, ids: None, reason }, |done| done.discarded.unsigned_abs())
     }
 
     /// Deletes one dead item. Returns whether it was dead.
     pub fn discard_one(&self, id: i64) -> M::Answer<bool> {
         let (queue, id, reason) = (self.name().into(), Some(id), self.client().note());
-        self.client().ask_for(Discard { queue, id, reason }, |done| done.discarded > 0)
+        self.client().ask_for(Discard { queue, id, ids: None, reason }, |done| done.discarded > 0)
     }
 
     /// Removes an item that no worker has.

@@ -29,6 +29,7 @@ mod credential;
 mod epoch;
 mod grant;
 mod guard;
+mod judge;
 mod lease_row;
 mod limit;
 mod pool;
@@ -51,6 +52,10 @@ pub use credential::{CredentialResult, CredentialTerm, Untimely, check_times, cr
 pub use epoch::{CommitContext, Epoch, epochs_left, leaves_room, next_epoch};
 pub use grant::{Grant, GrantRef};
 pub use guard::Guard;
+pub use judge::{
+    Health, Judgement, NameFacts, Pause, QueueFacts, Thresholds, TickFacts, Usual, grouped,
+    judge_name, judge_queue, judge_tick, spoken,
+};
 pub use lease_row::LeaseRow;
 pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{

@@ -118,6 +118,27 @@ impl Schedule {
         }
     }
 
+    /// Reads back a schedule that was stored with a tick: its text, the zone if it has one, and
+    /// perhaps a hash of its command after `#`.
+    ///
+    /// ```
+    /// # use litelease_hold::schedule::Schedule;
+    /// let stored = Schedule::from_stored("0 3 * * * Europe/Berlin #0a1b2c3d");
+    /// assert_eq!(stored.unwrap().to_string(), "0 3 * * * Europe/Berlin");
+    /// assert!(Schedule::from_stored("#0a1b2c3d").is_none());
+    /// ```
+    pub fn from_stored(text: &str) -> Option<Self> {
+        let text = text.rsplit_once('#').map_or(text, |(schedule, _)| schedule).trim();
+        let read = |text: &str| match period(text) {
+            Some(ms) => Schedule::every(Duration::from_millis(ms)).ok(),
+            None => Schedule::cron(text).ok(),
+        };
+        read(text).or_else(|| {
+            let (text, zone) = text.rsplit_once(' ')?;
+            read(text)?.in_zone(zone).ok()
+        })
+    }
+
     /// Takes times in a zone of the IANA database, such as `Europe/Berlin`.
     pub fn in_zone(self, name: &str) -> Result<Self, InvalidSchedule> {
         let zone = TimeZone::get(name).map_err(|error| {
@@ -162,9 +183,18 @@ impl fmt::Display for Schedule {
     }
 }
 
+const UNITS: [(i64, &str); 5] =
+    [(DAY_MS, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")];
+
+/// Reads a period as [`shown`] writes it, in milliseconds.
+fn period(text: &str) -> Option<u64> {
+    let (number, word) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit())?);
+    let (unit, _) = UNITS.into_iter().find(|(_, unit)| *unit == word)?;
+    number.parse::<u64>().ok()?.checked_mul(unit.unsigned_abs())
+}
+
 /// Returns a period in its largest unit.
 fn shown(ms: i64) -> String {
-    let units = [(DAY_MS, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")];
-    let unit = units.into_iter().find(|(unit, _)| ms % unit == 0);
+    let unit = UNITS.into_iter().find(|(unit, _)| ms % unit == 0);
     unit.map_or_else(String::new, |(unit, word)| format!("{}{word}", ms / unit))
 }

@@ -154,6 +154,7 @@ pub(crate) enum Keys {
 
 /// The permissions of one key, and when it expires.
 pub(crate) struct Access {
+    name: String,
     allow: Vec<Permission>,
     expires_at_ms: Option<i64>,
 }
@@ -163,7 +164,8 @@ impl Keys {
         let access = |row: &AccessRow| {
             // A line that cannot be parsed allows nothing.
             let allow = row.allow.lines().filter_map(|line| Permission::parse(line).ok());
-            let access = Access { allow: allow.collect(), expires_at_ms: row.expires_at_ms };
+            let (name, expires_at_ms) = (row.name.clone(), row.expires_at_ms);
+            let access = Access { name, allow: allow.collect(), expires_at_ms };
             Some((KeyHash::try_from(&*row.hash).ok()?, access))
         };
         Keys::Known(rows.iter().filter_map(access).collect())
@@ -172,6 +174,17 @@ impl Keys {
     /// Checks whether a client has a valid key, whatever that allows.
     pub(crate) fn check_key(&self, caller: Caller, now_ms: i64) -> Result<(), JobError> {
         self.access(caller, now_ms).map(drop)
+    }
+
+    /// Returns the name of a client's key and what it allows, or `None` if no key is needed.
+    pub(crate) fn own(
+        &self,
+        caller: Caller,
+        now_ms: i64,
+    ) -> Result<Option<(String, Vec<String>)>, JobError> {
+        let texts = |access: &Access| access.allow.iter().map(ToString::to_string).collect();
+        let own = self.access(caller, now_ms)?;
+        Ok(own.map(|access| (access.name.clone(), texts(access))))
     }
 
     /// Checks whether a client may do what it asks for.

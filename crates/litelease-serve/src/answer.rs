@@ -77,6 +77,14 @@ impl Answer {
         }
     }
 
+    /// Returns the token of a name that is granted.
+    pub(crate) fn granted_token(&self) -> Option<i64> {
+        match self {
+            Answer::Name(NameAnswer::Granted(granted)) => Some(granted.lease.lease.token),
+            _ => None,
+        }
+    }
+
     /// Checks whether the client may wait for something better.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Answer::NoneFree | Answer::Name(NameAnswer::Busy(_)))

@@ -46,6 +46,7 @@ mod served_file;
 pub(crate) mod slots;
 mod undelivered;
 mod wait_lists;
+mod wait_memory;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use litelease::Scope;
-use litelease_wire::{EndedLease, KnownLease, LeaseNews};
+use litelease_wire::{EndedLease, KnownLease, LeaseNews, Overview};
 use serde::Serialize;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
@@ -20,6 +20,7 @@ use crate::answer::{Answer, LeaseWithRemaining, PoolAnswer, PoolSnapshot};
 use crate::committer::Changed;
 use crate::http::App;
 use crate::job::{Id, JobError};
+use crate::overview;
 use crate::response::{Body, HttpError, Response};
 
 /// The shortest time between two reports. Changes that come faster are reported together.
@@ -36,6 +37,11 @@ const LOOK_SHARE: u32 = 10;
 /// How often a comment is sent, so that proxies keep an idle connection open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
+/// How often a heartbeat is sent on a stream of the overview, whose client raises an alarm without
+/// it, and the shortest time between two reads of it.
+const OVERVIEW_HEARTBEAT: Duration = Duration::from_millis(1900);
+const OVERVIEW_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How long a client that may watch is not checked again, while the access keys do not change.
 const ADMITTED_FOR: Duration = Duration::from_secs(1);
 
@@ -45,6 +51,8 @@ pub(crate) enum Target {
     Pool(Id),
     /// Leases on these names, for this client.
     Names(Which, Caller),
+    /// The overview of these names, for this client.
+    Overview(Which, Caller),
 }
 
 /// The watched subjects, each with its reporter.
@@ -56,6 +64,7 @@ pub(crate) struct Watched(Mutex<HashMap<Subject, Arc<Reporter>>>);
 enum Subject {
     Pool(Id),
     Names(Which),
+    Overview(Arc<str>),
 }
 
 /// Reads one subject for all its streams.
@@ -82,6 +91,7 @@ struct News {
 enum Seen {
     Pool(PoolSnapshot),
     Names(Vec<LeaseWithRemaining>),
+    Overview(Box<Overview>),
 }
 
 /// The most leases that a stream shows.
@@ -117,14 +127,33 @@ impl Target {
     async fn admit(&self, app: &App) -> Result<(), JobError> {
         match self {
             Target::Pool(_) => Ok(()),
-            Target::Names(names, caller) => app.admit(*caller, Scope::Observe, names.clone()).await,
+            Target::Names(names, caller) | Target::Overview(names, caller) => {
+                app.admit(*caller, Scope::Observe, names.clone()).await
+            }
         }
     }
 
     fn caller(&self) -> Caller {
         match self {
             Target::Pool(_) => Caller::default(),
-            Target::Names(_, caller) => *caller,
+            Target::Names(_, caller) | Target::Overview(_, caller) => *caller,
+        }
+    }
+
+    fn heartbeat(&self) -> Duration {
+        match self {
+            Target::Overview(..) => OVERVIEW_HEARTBEAT,
+            Target::Pool(_) | Target::Names(..) => HEARTBEAT,
+        }
+    }
+
+    /// Returns what a stream sends while nothing changes: a comment, or the time of the server.
+    fn beat(&self, app: &App) -> Bytes {
+        match self {
+            Target::Overview(..) => {
+                format!("event: beat\ndata: {{\"at_ms\":{}}}\n\n", (app.options.clock)()).into()
+            }
+            Target::Pool(_) | Target::Names(..) => Bytes::from_static(b": \n\n"),
         }
     }
 
@@ -132,6 +161,9 @@ impl Target {
         match self {
             Target::Pool(id) => Subject::Pool(id.clone()),
             Target::Names(names, _) => Subject::Names(names.clone()),
+            Target::Overview(Which::One(prefix) | Which::Under(prefix), _) => {
+                Subject::Overview(Arc::clone(prefix))
+            }
         }
     }
 }
@@ -182,7 +214,7 @@ async fn send_reports(
                     let Ok(()) = changed else { return };
                     true
                 }
-                () = sleep(HEARTBEAT) => false,
+                () = sleep(target.heartbeat()) => false,
                 () = sender.closed() => return,
             };
             let newest = Arc::clone(&news.borrow_and_update());
@@ -195,7 +227,7 @@ async fn send_reports(
                 break if is_next { newest.change.clone() } else { newest.state.clone() };
             }
             if !news_came {
-                break Bytes::from_static(b": \n\n");
+                break target.beat(&app);
             }
         };
     }
@@ -273,7 +305,8 @@ impl Reporter {
             }
             let until_expiry = seen.until_expiry(app.options.clock);
             last = Some(seen);
-            sleep_until(looked + report_interval(bytes).max(took * LOOK_SHARE)).await;
+            let pause = report_interval(bytes).max(took * LOOK_SHARE).max(subject.interval());
+            sleep_until(looked + pause).await;
             is_asked = tokio::select! {
                 () = self.asked.notified() => true,
                 () = sleep(until_expiry) => false,
@@ -309,6 +342,12 @@ impl Subject {
                 };
             }
             Subject::Names(names) => names.clone(),
+            Subject::Overview(prefix) => {
+                let read = app.overview(Arc::clone(prefix)).await;
+                // The log says what is wrong with the file.
+                let read = read.map_err(|_| JobError::Database)?;
+                return Ok(Seen::Overview(Box::new(read)));
+            }
         };
         let reported = crate::job::Reported { caller: None, names: names.clone() };
         let leases = app.read(false, Some(reported), move |reader| {
@@ -323,8 +362,17 @@ impl Subject {
         leases.await.map(Seen::Names)
     }
 
+    /// Returns the shortest time between two reads.
+    fn interval(&self) -> Duration {
+        match self {
+            Subject::Overview(_) => OVERVIEW_INTERVAL,
+            Subject::Pool(_) | Subject::Names(_) => Duration::ZERO,
+        }
+    }
+
     fn has(&self, id: &Id) -> bool {
         match (self, id) {
+            (Subject::Overview(_), _) => true,
             (Subject::Pool(pool), id) => pool == id,
             (Subject::Names(names), Id::Name(name)) => names.has(name),
             (Subject::Names(_), Id::Pool(_) | Id::Queue(_)) => false,
@@ -338,12 +386,20 @@ impl Seen {
         match self {
             Seen::Pool(state) => format!("data: {}\n\n", json(&state.to_wire())).into(),
             Seen::Names(leases) => event("state", leases.iter().map(live)),
+            Seen::Overview(all) => format!("event: state\ndata: {}\n\n", json(all)).into(),
         }
     }
 
     /// Writes the changes since `last` as an event.
     fn since(&self, last: &Seen) -> Bytes {
-        let (Seen::Names(leases), Seen::Names(last)) = (self, last) else { return self.text() };
+        let (leases, last) = match (self, last) {
+            (Seen::Names(leases), Seen::Names(last)) => (leases, last),
+            (Seen::Overview(now), Seen::Overview(last)) => {
+                let change = overview::change(now, last);
+                return format!("event: change\ndata: {}\n\n", json(&change)).into();
+            }
+            _ => return self.text(),
+        };
         let (now, before) = (by_name(leases), by_name(last));
         let is_new = |lease: &&LeaseWithRemaining| {
             before.get(lease.lease.name.as_str()).is_none_or(|last| !lease.is_same(last))
@@ -374,6 +430,7 @@ impl Seen {
             (Seen::Names(a), Seen::Names(b)) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_same(b))
             }
+            (Seen::Overview(a), Seen::Overview(b)) => overview::is_same(a, b),
             _ => false,
         }
     }
@@ -382,6 +439,8 @@ impl Seen {
         let next = match self {
             Seen::Pool(state) => state.slots.iter().map(|row| row.slot.expires_at_ms).min(),
             Seen::Names(leases) => leases.iter().map(|lease| lease.lease.expires_at_ms).min(),
+            // Things become late by the passing of time alone.
+            Seen::Overview(_) => return OVERVIEW_INTERVAL,
         };
         let left_ms = next.map_or(i64::MAX, |at_ms| at_ms.saturating_sub(clock()));
         Duration::from_millis(left_ms.max(1).unsigned_abs())

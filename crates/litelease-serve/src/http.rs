@@ -4,13 +4,14 @@
 mod call;
 mod grants;
 mod leases;
+mod overview;
 mod pools;
 mod queues;
 mod slots;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -28,6 +29,7 @@ use crate::job::{GrantJob, Id, Job, JobError, Jobs, Reply, WaitState, Wanted};
 use crate::listings;
 use crate::metrics::Metrics;
 use crate::options::Options;
+use crate::overview::{Holders, Processes};
 use crate::page;
 use crate::pending_grant::PendingGrant;
 use crate::request::{Head, text};
@@ -50,6 +52,10 @@ pub(crate) struct App {
     sequence: AtomicU64,
     /// The served file, if there is one.
     file: Option<PathBuf>,
+    /// The processes of holders, as their clients have told them.
+    pub(crate) holders: Holders,
+    /// The processes of holders on this host.
+    processes: std::sync::Mutex<Processes>,
     /// Held while queues are read.
     counting: Mutex<()>,
     /// Held while the public keys of credentials are read.
@@ -208,6 +214,8 @@ impl App {
             stop,
             sequence,
             file,
+            holders: Holders::default(),
+            processes: std::sync::Mutex::default(),
             counting,
             reading_keys,
             connections,
@@ -417,6 +425,10 @@ impl App {
                 "the database does not answer: another program may keep it locked",
             )),
         }
+    }
+
+    pub(crate) fn processes(&self) -> MutexGuard<'_, Processes> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -13,7 +13,7 @@ use std::sync::mpsc;
 
 use litelease::Scope;
 use litelease_store::ManyItems;
-use litelease_wire::Waiter;
+use litelease_wire::{OverviewWaiter, Waiter};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -327,6 +327,19 @@ impl GrantJob {
             note: note.clone(),
             owner: claim.map(|claim| claim.owner.clone()),
             waits_for: claim.map(|claim| waits_for(claim)),
+        })
+    }
+
+    /// Describes the request for the overview, while its client waits.
+    pub(crate) fn overview(&self) -> Option<OverviewWaiter> {
+        let Waiter { note, owner, waits_for } = self.shown()?;
+        let who = owner.as_deref().and_then(litelease::Identity::parse);
+        Some(OverviewWaiter {
+            host: who.as_ref().map(|who| who.host.clone()),
+            note,
+            owner: owner.filter(|_| who.is_none()),
+            pid: who.map(|who| i64::from(who.pid)),
+            since_ms: waits_for.map(|waited| litelease::now_ms().saturating_sub(waited.ms)),
         })
     }
 

@@ -27,6 +27,7 @@ mod local_socket;
 mod metrics;
 mod mirror;
 mod options;
+pub mod overview;
 mod page;
 mod pending_grant;
 mod program;

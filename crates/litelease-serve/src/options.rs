@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use litelease::credentials::Issuer;
+use litelease_core::Thresholds;
 
 use crate::tls::Tls;
 
@@ -51,6 +52,8 @@ pub struct Options {
     pub open_metrics: bool,
     /// The issuer whose public keys are served at `/.well-known/jwks.json`.
     pub credentials: Option<Issuer>,
+    /// When the overview says that something is stuck or late.
+    pub thresholds: Thresholds,
     /// The clock for expiry, in Unix milliseconds. Tests replace it.
     pub clock: fn() -> i64,
 }
@@ -75,6 +78,7 @@ impl Default for Options {
             open: false,
             open_metrics: false,
             credentials: None,
+            thresholds: Thresholds::default(),
             clock: litelease::now_ms,
         }
     }

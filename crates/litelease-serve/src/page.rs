@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::response::Response;
+use crate::response::{Response, TEXT};
 
 /// A static file.
 pub(crate) struct File {
@@ -11,24 +11,45 @@ pub(crate) struct File {
     text: &'static str,
 }
 
-/// All files.
-pub(crate) const FILES: &[File] = &[
-    File { path: "/", kind: HTML, text: include_str!("../page/index.html") },
-    File { path: "/docs", kind: HTML, text: include_str!("../page/docs.html") },
-    File {
-        path: "/style.css",
-        kind: "text/css; charset=utf-8",
-        text: include_str!("../page/style.css"),
-    },
-    File { path: "/icon.svg", kind: "image/svg+xml", text: include_str!("../page/icon.svg") },
-    File { path: "/app.js", kind: SCRIPT, text: include_str!("../page/app.js") },
-    File { path: "/pool.js", kind: SCRIPT, text: include_str!("../page/pool.js") },
-    File { path: "/chart.js", kind: SCRIPT, text: include_str!("../page/chart.js") },
-    File { path: "/docs.js", kind: SCRIPT, text: include_str!("../page/docs.js") },
-];
+/// Lists files of the folder `page` under their own names.
+macro_rules! files {
+    ($($path:literal: $kind:expr, $file:literal;)*) => {
+        /// All files.
+        pub(crate) const FILES: &[File] = &[$(File {
+            path: $path,
+            kind: $kind,
+            text: include_str!(concat!("../page/", $file)),
+        }),*];
+    };
+}
+
+files! {
+    "/": HTML, "index.html";
+    "/page.js": SCRIPT, "page.js";
+    "/live.js": SCRIPT, "live.js";
+    "/words.js": SCRIPT, "words.js";
+    "/parts.js": SCRIPT, "parts.js";
+    "/overview.js": SCRIPT, "overview.js";
+    "/name.js": SCRIPT, "name.js";
+    "/queue.js": SCRIPT, "queue.js";
+    "/past.js": SCRIPT, "past.js";
+    "/ask.js": SCRIPT, "ask.js";
+    "/vendor/preact.js": SCRIPT, "vendor/preact.js";
+    "/vendor/LICENSES": TEXT, "vendor/LICENSES";
+    "/style.css": STYLE, "style.css";
+    "/icon.svg": "image/svg+xml", "icon.svg";
+    "/try": HTML, "try.html";
+    "/try.js": SCRIPT, "try.js";
+    "/try.css": STYLE, "try.css";
+    "/pool.js": SCRIPT, "pool.js";
+    "/chart.js": SCRIPT, "chart.js";
+    "/docs": HTML, "docs.html";
+    "/docs.js": SCRIPT, "docs.js";
+}
 
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
 
 /// Allows nothing from other sites, no inline scripts, and no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \

@@ -27,6 +27,7 @@ mod keep;
 mod limit;
 mod list;
 mod open;
+mod overview;
 mod pool;
 mod pool_rows;
 mod present;

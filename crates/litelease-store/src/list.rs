@@ -9,14 +9,14 @@ use crate::{Error, Store};
 
 /// Rows that are added during the walk are not part of it; otherwise a walk that claims might never
 /// end.
-const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms, created_at_ms
+const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms, created_at_ms, updated_at_ms
 FROM main.litelease_resources WHERE name >= ?1 AND name <= ?2
 AND rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY name";
 
 /// Lists rows with the value of each grant, for files that have values.
 const LIST_WITH_VALUES: &str =
-    "SELECT lease.name, owner, lease.token, lease_expires_at_ms, created_at_ms, side.value
-FROM main.litelease_resources AS lease LEFT JOIN main.litelease_values AS side
+    "SELECT lease.name, owner, lease.token, lease_expires_at_ms, created_at_ms, updated_at_ms,
+side.value FROM main.litelease_resources AS lease LEFT JOIN main.litelease_values AS side
 ON side.name = lease.name AND side.token = lease.token
 WHERE lease.name >= ?1 AND lease.name <= ?2
 AND lease.rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY lease.name";
@@ -27,6 +27,8 @@ pub struct WalkedRow<'w> {
     pub row: Row<'w>,
     /// When its newest grant began.
     pub since_ms: Option<i64>,
+    /// When it was last granted, renewed or ended.
+    pub updated_at_ms: Option<i64>,
     /// The value of its newest grant: NULL if there is none. A value ends with its grant, so it
     /// counts only while the lease is live.
     pub value: Value<'w>,
@@ -116,8 +118,9 @@ impl LeaseWalk {
         let name = name.and_then(Value::text);
         let name = name.ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
         let since_ms = self.statement.column(4).and_then(Value::integer);
-        let value = if self.has_values { self.statement.column(5) } else { None };
+        let updated_at_ms = self.statement.column(5).and_then(Value::integer);
+        let value = if self.has_values { self.statement.column(6) } else { None };
         let row = stored_row(name, stored_state([owner, token, expiry]))?;
-        Ok(Some(WalkedRow { row, since_ms, value: value.unwrap_or(Value::Null) }))
+        Ok(Some(WalkedRow { row, since_ms, updated_at_ms, value: value.unwrap_or(Value::Null) }))
     }
 }

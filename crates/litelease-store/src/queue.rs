@@ -669,6 +669,19 @@ impl Store {
         })
     }
 
+    /// Returns the body of an item of a queue, in whatever state, if there is such an item. Needs
+    /// no write lock.
+    pub fn item_body(&self, queue: &str, id: i64) -> Result<Option<crate::OwnedValue>, Error> {
+        self.with_context("look at an item of", Some(queue), || {
+            self.settle()?;
+            let Some(row) = self.find_queue(queue)? else { return Ok(None) };
+            match self.item_by_id(id)?.filter(|item| item.queue == row.number) {
+                Some(item) => self.body_of(item.id, |body| body.into()).map(Some),
+                None => Ok(None),
+            }
+        })
+    }
+
     /// Returns the item of a queue that uses a key, if there is one.
     pub fn id_of_key(&self, queue: &str, key: &str, when: When) -> Result<Option<i64>, Error> {
         self.with_context("look at the queue", Some(queue), || match self.find_queue(queue)? {

@@ -54,6 +54,9 @@ const LONGEST_NOTES: (usize, usize) = (1000, 200);
 /// The most entries that one page has.
 const LONGEST_PAGE: u64 = 1000;
 
+/// The most items that one request names.
+const MOST_IDS: usize = 1000;
+
 /// Defines kinds: the value, how it is read, what it must be, and its schema.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident: $value:ty = $read:expr, $must:literal, $schema:tt;)*) => { $(
@@ -93,6 +96,16 @@ kinds! {
     /// An item.
     ItemId: i64 = |json| json.as_i64().filter(|id| *id > 0), "a whole number above 0",
         { "type": "integer", "minimum": 1 };
+    /// An item, as a text: in a query.
+    ItemIdText: i64 = |json| json.as_str()?.parse().ok().filter(|id| *id > 0),
+        "a whole number above 0", { "type": "integer", "minimum": 1 };
+    /// Some items.
+    ItemIds: Vec<i64> = |json| {
+        let ids = json.as_array().filter(|ids| (1..=MOST_IDS).contains(&ids.len()))?;
+        ids.iter().map(|id| id.as_i64().filter(|id| *id > 0)).collect()
+    }, "1 to 1000 whole numbers above 0",
+        { "type": "array", "minItems": 1, "maxItems": MOST_IDS,
+          "items": { "type": "integer", "minimum": 1 } };
     /// The secret of a lease on a slot.
     SlotId: String = |json| text(json).filter(|id| is_uuid(id)).map(|id| id.to_ascii_lowercase()),
         "the UUID from the answer to the borrow, such as 3f1c9a52-7a4e-8c6b-9d1e-2f6a00000000",

@@ -35,6 +35,8 @@ calls! {
         wait: Wait = WAIT,
         min_token: Optional<Token> = "the token of the grant is larger than this",
         note: Optional<Note> = "who waits and why, shown while it waits; at most 200 bytes",
+        user: Optional<Note> = "the user of the process that holds the name, for operators",
+        command: Optional<Note> = "its command, for operators; at most 200 bytes",
     }
 
     /// Prolongs a live lease under the same token; never shortens it
@@ -80,6 +82,7 @@ calls! {
         ..Call::post("/v1/break")
     } => Broken {
         name: Text = NAME,
+        token: Optional<Token> = "only if the lease has this token, so that no successor is ended",
         reason: Optional<Note> = REASON,
     }
 

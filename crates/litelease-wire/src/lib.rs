@@ -23,6 +23,7 @@ mod field;
 mod grants;
 mod leases;
 mod openapi;
+mod overview;
 mod pools;
 mod queues;
 mod read;
@@ -34,6 +35,7 @@ pub use call::{Call, Field, Key, Request};
 pub use grants::*;
 pub use leases::*;
 pub use openapi::openapi;
+pub use overview::*;
 pub use pools::*;
 pub use queues::*;
 pub use read::{Invalid, Members};
@@ -60,7 +62,8 @@ macro_rules! for_all_calls {
             SlotBorrow, SlotRenew, SlotReturn, SlotBreak, ListSlots, ListPools,
             Attach, Limit, Progress, StoreCheckpoint, LastCheckpoint, RequestLease, HandOver,
             Send, Receive, Ack, Extend, GiveBack, Bury, Redrive, Discard, Cancel, DeleteQueue,
-            ListItems, ListQueues,
+            ListItems, ReadItem, ListQueues,
+            ReadOverview, OverviewEvents, ReadKey,
         }
     };
 }

@@ -6,11 +6,14 @@ use crate::LONGEST_ITEM;
 use crate::answer::{NATURAL, POSITIVE, Seconds};
 use crate::call::{Call, Key};
 use crate::field::{
-    Delay, ItemId, ItemKey, ItemNote, Note, Optional, PageLength, Stored, Text, Ttl, Wait,
+    Delay, ItemId, ItemIds, ItemKey, ItemNote, Note, Optional, PageLength, Stored, Text, Ttl, Wait,
 };
 use crate::leases::{AFTER, REASON};
 use crate::pools::WAIT;
 use crate::value::Value;
+
+/// The longest list of items, in bytes.
+const LONGEST_IDS: usize = 32 * 1024;
 
 const QUEUE: &str = "the name of the queue, any text";
 const QUEUE_OF_RECEIPT: &str = "the name of the queue; that of the receipt if it is left out";
@@ -19,6 +22,7 @@ const VISIBILITY: &str =
     "seconds for which nobody else receives the item; cut to the longest that the server allows";
 const DELAY: &str = "seconds until the item is visible, 0 if left out";
 const ITEM: &str = "only this item";
+const ITEMS: &str = "exactly these items, at most 1000, instead of an id";
 const WHY: &str = "why, for operators; at most 1000 bytes";
 
 calls! {
@@ -109,10 +113,12 @@ calls! {
         name: "redrive",
         scopes: &[Scope::Operate],
         key: Key::PerDay,
+        longest_body: LONGEST_IDS,
         ..Call::post("/v1/queue/redrive")
     } => Redriven {
         queue: Text = QUEUE,
         id: Optional<ItemId> = ITEM,
+        ids: Optional<ItemIds> = ITEMS,
         reason: Optional<Note> = REASON,
     }
 
@@ -121,10 +127,12 @@ calls! {
         name: "discard",
         scopes: &[Scope::Operate],
         key: Key::PerDay,
+        longest_body: LONGEST_IDS,
         ..Call::post("/v1/queue/discard")
     } => Discarded {
         queue: Text = QUEUE,
         id: Optional<ItemId> = ITEM,
+        ids: Optional<ItemIds> = ITEMS,
         reason: Optional<Note> = REASON,
     }
 

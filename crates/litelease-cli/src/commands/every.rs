@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGTERM, SIGTSTP};
 
 use super::command_line::CommandLine;
 use super::run::child::forward_signals;
-use super::run::once_per::{schedule, stored_schedule};
+use super::run::once_per::schedule;
 use crate::duration::parse_positive;
 use crate::exit::{Result, code};
 use crate::output::{complain, printable};
@@ -149,7 +149,7 @@ impl Every<'_> {
         let late_ms = late.and_then(|late| i64::try_from(late.as_millis()).ok());
         let planning = Planning { late_ms, each: *each, at_start: *at_start };
         let stored = self.db.newest_tick(name)?.map(|info| {
-            let stored = info.schedule.as_deref().and_then(stored_schedule);
+            let stored = info.schedule.as_deref().and_then(Schedule::from_stored);
             let is_same =
                 stored.is_some_and(|stored| stored.to_string() == self.schedule.to_string());
             (info.tick, is_same)

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use litelease::credentials::Issuer;
 use litelease_cluster::Cluster;
+use litelease_core::Thresholds;
 use litelease_serve::{
     LocalSocket, OpenError, Options, Replica, Service, Tls, run_replica_until_signal,
     run_until_signal,
@@ -141,6 +142,18 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_MAX_BATCH", hide_env_values = true, value_name = "N")]
     #[arg(default_value = "1000", value_parser = clap::value_parser!(u32).range(1..))]
     max_batch: u32,
+    /// Call a name stuck when a client waits longer than this for it
+    #[arg(long, env = "LITELEASE_STUCK_WAIT", hide_env_values = true, value_name = "TIME")]
+    #[arg(default_value = "10m", value_parser = positive)]
+    stuck_wait: Duration,
+    /// Call a queue stuck when an item is visible longer than this and nobody receives
+    #[arg(long, env = "LITELEASE_STUCK_ITEM", hide_env_values = true, value_name = "TIME")]
+    #[arg(default_value = "5m", value_parser = positive)]
+    stuck_item: Duration,
+    /// Call a schedule stuck when its tick is due for longer than this and not begun
+    #[arg(long, env = "LITELEASE_STUCK_TICK", hide_env_values = true, value_name = "TIME")]
+    #[arg(default_value = "10m", value_parser = positive)]
+    stuck_tick: Duration,
     /// How much to log: off, error, warn, info (requests, except borrows, returns and renewals that
     /// succeeded), debug (all requests)
     #[arg(long, env = "LITELEASE_LOG", hide_env_values = true, value_name = "LEVEL")]
@@ -322,8 +335,19 @@ impl Args {
             open: self.open,
             open_metrics: self.open_metrics,
             credentials: self.credentials.clone().map(Issuer::at),
+            thresholds: self.thresholds(),
             hosts: self.host.iter().map(|name| name.trim().to_owned()).collect(),
             ..Options::default()
+        }
+    }
+
+    fn thresholds(&self) -> Thresholds {
+        let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        Thresholds {
+            wait_ms: ms(self.stuck_wait),
+            item_ms: ms(self.stuck_item),
+            tick_ms: ms(self.stuck_tick),
+            ..Thresholds::default()
         }
     }
 }

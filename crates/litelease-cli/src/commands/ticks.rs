@@ -6,9 +6,10 @@ use clap::Subcommand;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use litelease::{Lease, NewestTick, TickChange, TickInfo, TickState};
+use litelease_hold::schedule::Schedule;
 use serde_json::{Value, json};
 
-use super::run::once_per::{stored_schedule, when};
+use super::run::once_per::when;
 use crate::Common;
 use crate::duration::{self, parse_positive};
 use crate::exit::{Failure, Result, code};
@@ -151,7 +152,7 @@ fn state(info: &TickInfo) -> &'static str {
 
 fn next_ms(info: &TickInfo) -> Option<i64> {
     let newest = info.tick.newest().tick_ms;
-    stored_schedule(info.schedule.as_deref()?)?.next(newest.max(litelease::now_ms()))
+    Schedule::from_stored(info.schedule.as_deref()?)?.next(newest.max(litelease::now_ms()))
 }
 
 fn table(ticks: &[TickInfo], now_ms: i64) -> String {

@@ -1,12 +1,12 @@
 //! `litelease who`: the process that holds a name.
 
 use litelease::{Identity, KEPT, LeaseRow, Liveness};
+use litelease_hold::Holder;
 use serde_json::{Value, json};
 
 use crate::Common;
 use crate::duration::shown;
 use crate::exit::{Result, code};
-use crate::holder::Holder;
 use crate::output::{answer, entry, lease_row, printable, remark, slot_lease, slots, time_left};
 use crate::similar::{hint, similar_at};
 use crate::target::Target;

@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::{Duration, Instant};
 
-use litelease::{ClaimResult, HolderKind, KEPT, Lease, LeaseRow, PoolInfo, Reason, SlotRow};
+use litelease::{
+    ClaimResult, HolderKind, Identity, KEPT, Lease, LeaseRow, PoolInfo, Reason, SlotRow,
+};
 use litelease_client::{
     Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, PoolOfLabel,
     PoolOfName, Slot, SlotInfo, Watch,
 };
+
+use litelease_hold::Holder;
 
 use super::file::{busy, none_free, not_named};
 use super::queues::stored;
@@ -302,6 +306,12 @@ impl Server {
             })?;
             return Ok(lent(&wanted.name, slot));
         }
+        // The process as its own host sees it: the server may run elsewhere.
+        let me = Holder::find(&Identity::new(HolderKind::Hold).to_string());
+        let options = match me {
+            Some(me) => options.process(&me.user, &me.line()),
+            None => options,
+        };
         let held = self.client.hold(&wanted.name, options).map_err(failure)?;
         // If one of these fails, the lease is released again.
         if wanted.progress_within.is_some() || wanted.max_time.is_some() {

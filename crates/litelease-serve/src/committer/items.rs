@@ -209,20 +209,21 @@ pub(crate) fn bury(
     Ok(QueueAnswer::Buried(Buried { buried: true, id, queue }).into())
 }
 
-/// Revives or deletes a dead item.
-pub(crate) fn change_one(
+/// Revives or deletes exactly these dead items. Those that are not dead any more are left out.
+pub(crate) fn change_some(
     file: &Served<'_>,
     name: &str,
     change: ManyItems,
-    id: i64,
+    ids: &[i64],
     key: Option<&Key>,
     now_ms: i64,
 ) -> Done {
     let queue = file.db.queue(name).at(now_ms);
-    let count = once(file, key, now_ms, || match change {
-        ManyItems::Redrive => queue.redrive_one(id).map(i64::from),
-        ManyItems::Discard | ManyItems::Delete => queue.discard_one(id).map(i64::from),
-    })?;
+    let one = |id: &i64| match change {
+        ManyItems::Redrive => queue.redrive_one(*id).map(i64::from),
+        ManyItems::Discard | ManyItems::Delete => queue.discard_one(*id).map(i64::from),
+    };
+    let count = once(file, key, now_ms, || ids.iter().map(one).sum())?;
     Ok(changed(change, name, count).into())
 }
 

@@ -1,8 +1,8 @@
 //! Verbs on names: claims, and the calls of holders and operators.
 
 use litelease::{
-    BreakResult, ClaimResult, Error, Grant, Lease, Litelease, ReleaseResult, RenewResult, Scope,
-    TransferResult, leaves_room,
+    BreakResult, ClaimResult, Error, Grant, Lease, Litelease, Reason, ReleaseResult, RenewResult,
+    Scope, TransferResult, leaves_room,
 };
 use litelease_wire::{Broken, Refusal, Released};
 
@@ -179,9 +179,17 @@ pub(crate) fn release(file: &Served<'_>, grant: &Grant, now_ms: i64) -> Done {
     }))
 }
 
-/// Ends the lease of any holder.
-pub(crate) fn break_lease(file: &Served<'_>, name: &str, now_ms: i64) -> Done {
-    Ok(Answer::Name(match file.db.at(now_ms).break_lease(name)? {
+/// Ends the lease of any holder, or only the one with this token.
+pub(crate) fn break_lease(file: &Served<'_>, name: &str, token: Option<i64>, now_ms: i64) -> Done {
+    let db = file.db.at(now_ms);
+    if let Some(token) = token
+        && let Some(current) = db.inspect(name)?
+        && current.token != token
+    {
+        let reason = Reason::Superseded { by: current.token };
+        return Ok(Answer::Name(rejected(file.db, reason, Some(current), now_ms)?));
+    }
+    Ok(Answer::Name(match db.break_lease(name)? {
         BreakResult::Broken { owner, token } => {
             NameAnswer::Broken(Broken { killed: token, name: name.into(), owner })
         }

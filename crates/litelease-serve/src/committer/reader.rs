@@ -9,10 +9,14 @@ use super::wait_lists::WaitLists;
 use crate::access::{Caller, Keys, Which};
 use crate::answer::{Attachments, LeaseWithRemaining};
 use crate::job::{Id, JobError};
+use crate::overview::Memory;
 use crate::value;
 
 /// How many rows one page of leases may read, because other requests wait meanwhile.
 const MOST_ROWS: usize = 10_000;
+
+/// How many of the requests that wait for one thing the overview shows.
+const MOST_SHOWN: usize = 20;
 
 /// How many of the requests that wait for a name are shown.
 const MOST_WAITERS: usize = 100;
@@ -100,6 +104,19 @@ impl Reader<'_> {
     /// Returns how many requests wait for a pool or name, and the first of them.
     pub(crate) fn waiting(&self, id: &Id, most: usize) -> (usize, Vec<Waiter>) {
         (self.waiting.len_of(id), self.waiting.first_of(id, most))
+    }
+
+    /// Returns who waits for what.
+    pub(crate) fn memory(&self) -> Memory {
+        Memory { waiting: self.waiting.all(MOST_SHOWN), ..Memory::default() }
+    }
+
+    /// Returns the name of a client's key and what it allows, or `None` if no key is needed.
+    pub(crate) fn own_key(
+        &self,
+        caller: Caller,
+    ) -> Result<Option<(String, Vec<String>)>, JobError> {
+        self.keys.own(caller, self.now_ms)
     }
 
     /// Reads a page of names: only leased ones, unless `all` asks for the others as well. Returns

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use litelease::{Error, Litelease};
-use litelease_wire::Waiter;
+use litelease_wire::{OverviewWaiter, Waiter};
 
 use super::batch::{Batch, Served, lend, split};
 use super::expiry_schedule::ExpirySchedule;
 use super::queue::Queue;
 use super::undelivered::RETRY_PAUSE_MS;
+use super::wait_memory::WaitMemory;
 use crate::access::Caller;
 use crate::answer::Answer;
 use crate::job::{GrantJob, Id, JobError, Wanted};
@@ -22,6 +23,8 @@ pub(super) struct WaitLists {
     queues: HashMap<Id, Queue>,
     /// How many requests wait, for all pools and names together.
     count: usize,
+    /// Since when clients have waited that ask again and again.
+    waited: WaitMemory,
     /// Limits how many requests one client may let wait.
     shares: Arc<Pot>,
     /// When the next lease ends on each pool or name that has a queue.
@@ -35,6 +38,7 @@ impl WaitLists {
         WaitLists {
             queues: HashMap::new(),
             count: 0,
+            waited: WaitMemory::default(),
             shares,
             expiries: ExpirySchedule::default(),
             all_due_ms: i64::MAX,
@@ -56,6 +60,16 @@ impl WaitLists {
         jobs.filter_map(GrantJob::shown).take(most).collect()
     }
 
+    /// Returns for all pools and names how many requests wait, and the first of them.
+    pub(super) fn all(&self, most: usize) -> HashMap<String, (usize, Vec<OverviewWaiter>)> {
+        let queues = self.queues.iter().filter(|(id, _)| !matches!(id, Id::Queue(_)));
+        let waiting = |(id, queue): (&Id, &Queue)| {
+            let shown = queue.jobs().filter_map(GrantJob::overview).take(most);
+            (id.to_string(), (queue.len(), shown.collect()))
+        };
+        queues.map(waiting).collect()
+    }
+
     /// Checks whether a claim of this name by this owner waits.
     pub(super) fn has_owner(&self, id: &Id, owner: &str) -> bool {
         let is_it = |job: &GrantJob| match &job.wanted {
@@ -70,8 +84,9 @@ impl WaitLists {
         self.shares.take(caller, 1)
     }
 
-    pub(super) fn join(&mut self, job: GrantJob) {
+    pub(super) fn join(&mut self, mut job: GrantJob) {
         self.count += 1;
+        self.waited.remember(&mut job);
         self.queues.entry(job.id.clone()).or_default().join(job);
     }
 
@@ -130,6 +145,7 @@ impl WaitLists {
                 done => split(done),
             };
             for job in queue.pop().into_iter().flatten() {
+                self.waited.forget(&job);
                 self.count = self.count.saturating_sub(1);
                 batch.answer_grant(job, answer.clone());
             }

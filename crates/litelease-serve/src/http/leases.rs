@@ -8,19 +8,22 @@ use litelease_wire::{
 use super::call::{Context, Handle, Handled, USUAL_PAGE, not_of_process, which};
 use crate::access::Which;
 use crate::answer::{Answer, known};
-use crate::committer::{NameState, names};
+use crate::committer::{NameState, Served, names};
 use crate::events::{self, Target};
 use crate::job::{self, Id, Reported, Wanted};
 use crate::response::Response;
 
 impl Handle for Claim {
     async fn handle(self, context: Context<'_>) -> Handled {
-        let Claim { name, owner, ttl, wait, min_token, note } = self;
+        let Claim { name, owner, ttl, wait, min_token, note, user, command } = self;
         not_of_process("owner", &owner)?;
         let (app, caller, scope) = (context.app, context.caller, context.scope());
         let claim = job::Claim::new(caller, owner, min_token.unwrap_or(0), note);
         let (id, wanted) = (Id::Name(name.as_str().into()), Wanted::Name(Box::new(claim)));
         let answer = context.grant(&id, wanted, ttl, wait)?.await?;
+        if let (Some(token), true) = (answer.granted_token(), user.is_some() || command.is_some()) {
+            app.holders.add(name.clone(), token, (user, command));
+        }
         if !matches!(answer, Answer::NoneFree) {
             return Ok(answer.respond(&id, &app.jobs));
         }
@@ -70,8 +73,11 @@ impl Handle for Transfer {
 
 impl Handle for Break {
     async fn handle(self, context: Context<'_>) -> Handled {
-        let (name, reason) = (self.name, self.reason);
-        let done = context.on_name(name.clone(), names::break_lease).await;
+        let Break { name, token, reason } = self;
+        let work = move |file: &Served<'_>, name: &str, now_ms| {
+            names::break_lease(file, name, token, now_ms)
+        };
+        let done = context.on_name(name.clone(), work).await;
         context.log_reason(&name, reason, done)
     }
 }

@@ -36,21 +36,27 @@ impl Context<'_> {
         self.perform(Task::Receipt { queue: queue.map(Into::into), receipt, work }).await
     }
 
-    /// Changes one dead item, or all of them.
+    /// Changes some dead items, or all of them.
     async fn on_dead(
         self,
         queue: String,
         change: ManyItems,
-        id: Option<i64>,
+        items: (Option<i64>, Option<Vec<i64>>),
         reason: Option<String>,
     ) -> Handled {
-        let done = match id {
+        let ids = match items {
+            (Some(_), Some(_)) => {
+                return Err(HttpError::new(400, "give the id of an item or ids, and not both"));
+            }
+            (id, ids) => ids.or(id.map(|id| vec![id])),
+        };
+        let done = match ids {
             None => self.change_many(&queue, change).await,
-            Some(id) => {
+            Some(ids) => {
                 let key = self.request_key(&queue);
                 let of_queue = Id::Queue(queue.as_str().into());
                 self.on_id(Task::Queue, of_queue, move |file, queue, now_ms| {
-                    items::change_one(file, queue, change, id, key.as_ref(), now_ms)
+                    items::change_some(file, queue, change, &ids, key.as_ref(), now_ms)
                 })
                 .await
             }
@@ -144,13 +150,13 @@ impl Handle for Bury {
 
 impl Handle for Redrive {
     async fn handle(self, context: Context<'_>) -> Handled {
-        context.on_dead(self.queue, ManyItems::Redrive, self.id, self.reason).await
+        context.on_dead(self.queue, ManyItems::Redrive, (self.id, self.ids), self.reason).await
     }
 }
 
 impl Handle for Discard {
     async fn handle(self, context: Context<'_>) -> Handled {
-        context.on_dead(self.queue, ManyItems::Discard, self.id, self.reason).await
+        context.on_dead(self.queue, ManyItems::Discard, (self.id, self.ids), self.reason).await
     }
 }
 

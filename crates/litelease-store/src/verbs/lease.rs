@@ -122,7 +122,7 @@ fn leases(store: &Store, given: &Arguments<'_>, range: Range<'_>) -> Result<RowI
 }
 
 fn lease_row(walked: WalkedRow<'_>, now_ms: i64) -> Vec<OwnedValue> {
-    let WalkedRow { row, since_ms, value } = walked;
+    let WalkedRow { row, since_ms, value, .. } = walked;
     let tenure = row.state().and_then(|state| state.tenure());
     let expiry = tenure.map(|tenure| tenure.expires_at_ms);
     vec![

@@ -122,15 +122,6 @@ fn with_command(schedule: Option<&Schedule>, command: &[OsString]) -> String {
     format!("{schedule}#{hash:08x}")
 }
 
-/// Reads back the schedule of a tick, without the hash of its command.
-pub(crate) fn stored_schedule(text: &str) -> Option<Schedule> {
-    let text = text.rsplit_once('#').map_or(text, |(schedule, _)| schedule).trim();
-    schedule(text, None).ok().or_else(|| {
-        let (text, zone) = text.rsplit_once(' ')?;
-        schedule(text, Some(zone)).ok()
-    })
-}
-
 /// Reads a time: a date, a date and time in UTC, RFC 3339, `now`, or Unix milliseconds.
 pub(crate) fn when(text: &str) -> std::result::Result<i64, String> {
     let wrong = || {
@@ -185,10 +176,9 @@ mod tests {
         ] {
             let schedule = schedule(text, zone).unwrap();
             let stored = with_command(Some(&schedule), &["backup.sh".into()]);
-            let back = stored_schedule(&stored).unwrap();
+            let back = Schedule::from_stored(&stored).unwrap();
             assert_eq!((back.to_string(), back.next(0)), (schedule.to_string(), schedule.next(0)));
         }
-        assert!(stored_schedule("#0a1b2c3d").is_none());
         assert_ne!(with_command(None, &["a".into()]), with_command(None, &["b".into()]));
         for wrong in ["0s", "5 parsecs", "0 25 * * *", ""] {
             assert!(schedule(wrong, None).is_err(), "{wrong:?}");

@@ -7,12 +7,12 @@ use std::io::{self, IsTerminal};
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, Table};
 use litelease::{KEPT, Lease, LeaseRow, SlotRow, Status};
+use litelease_hold::Holder;
 use serde_json::Value;
 
 use crate::Common;
 use crate::duration::shown;
 use crate::exit::{Result, code};
-use crate::holder::Holder;
 use crate::output::{
     complain, entry, lease_row, lines, owner, printable, process, remark, say, slot_lease, slots,
     time_left,

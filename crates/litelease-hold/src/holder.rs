@@ -1,19 +1,28 @@
 //! Finds user and command of the process behind an owner text, on this host.
 
-use litelease::{Identity, Liveness};
-use litelease_sys::ProcessInfo;
+use litelease_sys::{Liveness, ProcessInfo};
+
+use crate::Identity;
 
 /// A running process that holds a lease.
-pub(crate) struct Holder {
+///
+/// ```
+/// # use litelease_hold::{Holder, HolderKind, Identity};
+/// let me = Identity::new(HolderKind::Hold).to_string();
+/// # #[cfg(target_os = "linux")]
+/// assert!(Holder::find(&me).is_some_and(|holder| !holder.line().is_empty()));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
     /// The name of its user, or the number of one that has no name here.
-    pub(crate) user: String,
+    pub user: String,
     /// Its program and arguments.
-    pub(crate) command: Vec<String>,
+    pub command: Vec<String>,
 }
 
 impl Holder {
     /// Finds the process of an owner text. Returns `None` unless that very process is running here.
-    pub(crate) fn find(owner: &str) -> Option<Self> {
+    pub fn find(owner: &str) -> Option<Self> {
         let who = Identity::parse(owner)?;
         let ProcessInfo { user, command } = ProcessInfo::find(who.pid)?;
         // Checked last: if it is the same process now, it was when the rest was read. For an
@@ -23,7 +32,7 @@ impl Holder {
     }
 
     /// Returns the command in one short line, as it could be typed.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         const LONGEST: usize = 60;
         let words = self.command.iter().enumerate().map(|(place, word)| match place {
             0 => quoted(word.rsplit('/').next().unwrap_or(word)),
@@ -42,8 +51,17 @@ fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "-_./:=,@%+".contains(letter);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.into(),
-        false => format!("'{}'", crate::output::printable(word).replace('\'', r"'\''")),
+        false => format!("'{}'", printable(word).replace('\'', r"'\''")),
     }
+}
+
+/// Escapes control characters, so that a text cannot control a terminal.
+fn printable(text: &str) -> String {
+    let escape = |letter: char| match letter.is_control() {
+        true => letter.escape_default().collect::<String>(),
+        false => letter.into(),
+    };
+    text.chars().map(escape).collect()
 }
 
 #[cfg(test)]
