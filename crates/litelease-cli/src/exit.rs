@@ -81,6 +81,11 @@ impl Failure {
         Failure::new(code::NO, TAKEN, remark.unwrap_or_default())
     }
 
+    /// Returns the message.
+    pub(crate) fn text(&self) -> String {
+        self.message.clone()
+    }
+
     /// Checks whether the tick is taken.
     pub(crate) fn is_taken(&self) -> bool {
         self.kind == TAKEN

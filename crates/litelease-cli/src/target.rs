@@ -19,7 +19,9 @@ use litelease::{
     ReleaseResult, RenewResult, SlotRow, Status, TickOutcome, TickRequest, TransferResult,
     pool_of_name,
 };
+use litelease_core::Thresholds;
 use litelease_hold::{Cancel, Held};
+use litelease_serve::overview::{Memory, Overview, Processes, Rows, compose};
 
 use crate::Common;
 use crate::database;
@@ -160,6 +162,43 @@ impl Target {
                 engine.rejected_here(engine.cluster()?.break_lease(name)?.into())
             }
         }
+    }
+
+    /// Ends any holder's lease on a name, if it has this token. Only a server keeps the reason.
+    pub(crate) fn break_token_because(
+        &self,
+        name: &str,
+        token: i64,
+        reason: Option<&str>,
+    ) -> Result<Verdict<(String, i64)>> {
+        if let Target::Server(server) = self {
+            let client = server.client.clone();
+            let client = reason.map_or(client.clone(), |reason| client.with_note(reason));
+            return server.verdict(client.break_token(name, token));
+        }
+        match self.inspect(name)? {
+            Some(current) if current.token != token => Ok(Verdict::Rejected(Rejection {
+                reason: Reason::Superseded { by: current.token }.to_string(),
+                is_unknown: false,
+                current: Some(current),
+            })),
+            _ => self.break_lease(name),
+        }
+    }
+
+    /// Returns everything that is held, with what is stuck or late, and why.
+    pub(crate) fn overview(&self, processes: &mut Processes) -> Result<Overview> {
+        let now_ms = litelease::now_ms();
+        let rows = match self {
+            Target::Server(server) => return server.client.overview("").map_err(failure),
+            Target::File(file) => match file.open_if_any()? {
+                Some(db) => Rows::read(&db, "", now_ms)?,
+                None => Rows::default(),
+            },
+            Target::Engine(engine) => Rows::from_leases(engine.list(true)?, now_ms),
+        };
+        let (memory, most) = (Memory::default(), Thresholds::default());
+        Ok(compose(rows, &memory, processes, &most, now_ms))
     }
 
     /// Ends any holder's lease on a slot. Returns whether the slot was held under this token.

@@ -92,7 +92,10 @@ impl HoldOptions {
 
 /// Cuts a text to what a server takes.
 fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(200)].to_owned()
+    text.char_indices()
+        .take_while(|(at, one)| at + one.len_utf8() <= 200)
+        .map(|(_, one)| one)
+        .collect()
 }
 
 /// A name or a slot that this process holds, with the methods of

@@ -146,7 +146,7 @@ impl Usual {
 pub struct NameFacts {
     /// When the grant began.
     pub since_ms: Option<i64>,
-    /// When it was last renewed, or granted.
+    /// When it was last renewed, or granted, if its holder renews it.
     pub renewed_at_ms: Option<i64>,
     /// When it ends unless it is renewed.
     pub expires_at_ms: i64,
@@ -190,7 +190,10 @@ pub fn judge_name(facts: &NameFacts, most: &Thresholds, now_ms: i64) -> Judgemen
             let (usual, most) = (spoken(median_ms), spoken(longest_ms));
             why += &format!("; the last {count} took {usual}, at most {most}");
         }
-        why += ". It is renewed, so it will not end by itself.";
+        why += &match facts.renewed_at_ms {
+            Some(_) => ". It is renewed, so it will not end by itself.".to_owned(),
+            None => format!(". It ends by itself in {}.", spoken(left_ms)),
+        };
         return Judgement::new(Health::Stuck, facts.since_ms, why);
     }
     if facts.is_process_gone {
@@ -418,6 +421,11 @@ mod tests {
                 "Held 41 min. It is renewed, so it will not end by itself.",
             ),
             (NameFacts { max_time_ms: Some(60 * MINUTE), ..waiting(11) }, Health::Waiting, ""),
+            (
+                NameFacts { renewed_at_ms: None, ..waiting(11) },
+                Health::Stuck,
+                "Held 41 min. It ends by itself in 20 s.",
+            ),
             (
                 NameFacts { has_passed_limit: true, ..plain },
                 Health::Stuck,

@@ -1,6 +1,7 @@
 // The connection to the server: one stream of events, which comes back by itself.
 
 const SILENCE = 5000; // The server sends a heartbeat every 2 seconds.
+const CONNECTS = 10_000;
 const PAUSES = [1000, 2000, 4000, 8000, 15_000];
 
 export const live = {
@@ -29,6 +30,7 @@ const headers = () => (secret() ? { Authorization: `Bearer ${secret()}` } : {});
 // The key stays in this tab, and in no address.
 export function unlock(key) {
   try { sessionStorage.setItem("litelease-key", key.trim()); } catch { /* it is asked for again */ }
+  live.status = "connecting";
   open();
 }
 
@@ -98,7 +100,7 @@ async function connect(own) {
 }
 
 function withTimeout(own, work) {
-  const late = setTimeout(() => own === stream && own.abort(), SILENCE);
+  const late = setTimeout(() => own === stream && own.abort(), CONNECTS);
   return work.finally(() => clearTimeout(late));
 }
 

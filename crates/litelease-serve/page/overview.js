@@ -67,13 +67,13 @@ export function Verdict({ data }) {
     : data.health === "stuck" ? html`<span class="s">${first}</span>${rest.map((one) => `, ${one}`)}` : data.verdict;
   const calm = data.health === "ok" || lost ? "" : "everything else moves · ";
   const asOf = lost ? `last known: ${data.verdict}, at ${clock(live.asOf, now(), true)}` : `${calm}as of ${clock(live.asOf, now(), true)}`;
-  return html`<div class="verdict"><span class="vi ${lost ? "soft" : `t-${health}`}"><${Icon} is=${health}/></span><h1 role="status">${verdict}</h1><span class="asof">${asOf}</span></div>`;
+  return html`<div class="verdict"><span class="vi ${lost ? "soft" : `t-${health}`}"><${Icon} is=${health}/></span><h1><span role="status">${verdict}</span></h1><span class="asof">${asOf}</span></div>`;
 }
 
 export const Figures = ({ data }) => html`<nav class="figures" aria-label="Is anything stuck?">${data.figures.map((one) => {
   const bad = one.health === "stuck" || one.health === "late";
   const kind = bad ? `is-${one.health}` : one.value === "0" || one.value === "–" ? "zero" : "";
-  return html`<a key=${one.kind} class=${kind} href=${href({ ...links[one.kind], state: one.kind === "live" && bad ? one.health : links[one.kind].state })}><span class="t">${one.title}${bad && html`<${Icon} is=${one.health}/><span class="visually-hidden">${one.health}</span>`}</span><b class=${one.kind === "live" ? "plain" : ""}>${one.value}</b><span class="why">${one.why}</span></a>`;
+  return html`<a key=${one.kind} class=${kind} href=${href({ ...links[one.kind], state: one.kind === "live" && bad ? one.health : links[one.kind].state })}><span class="t">${one.title}${bad && html`<${Icon} is=${one.health}/><span class="visually-hidden">${one.health}</span>`}</span><b class=${one.kind === "live" ? "plain" : ""}>${one.value}</b><span class="why" title=${one.why}>${one.why}</span></a>`;
 })}</nav>`;
 
 // --- needs attention --------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ function Attention() {
   const rows = attentionOrder.map((id) => all.get(id));
   return html`<section aria-labelledby="h-att"><${Head} id="h-att" title="Needs attention" hint=${rows.length ? "worst first; a thing stays here until it is well again" : ""}/>
     ${rows.length === 0 ? html`<div class="card"><p class="calm"><span class="t-ok"><${Icon} is="ok"/></span><span>Nothing needs you.</span></p></div>`
-    : html`<div class="card"><table class="attention" role="table" aria-labelledby="h-att"><${Widths} of=${[92, 154, 0, 190, 78, 180, 136]}/>
+    : html`<div class="card"><table class="attention" role="table" aria-labelledby="h-att"><${Widths} of=${[92, 154, 0, 180, 78, 180, 152]}/>
       <${Heads} columns=${["State", "What", "Why", "Who has it", "Since", "Who waits", "What to do"].map((title) => ({ title }))}/>
       <tbody role="rowgroup">${rows.map((row) => html`<${AttentionRow} key=${`${row.kind} ${row.name}`} row=${row}/>`)}</tbody></table></div>`}</section>`;
 }
@@ -115,7 +115,7 @@ function Act({ row }) {
 
 // --- names --------------------------------------------------------------------------------------------
 
-const nameWidths = [92, 182, 206, 0, 76, 62, 104, 118, 80];
+const nameWidths = [92, 182, 206, 0, 76, 62, 120, 118, 80];
 
 export function NameCells({ row, isOpen, onOpen, narrow }) {
   const stuck = row.health === "stuck";
@@ -160,7 +160,7 @@ export function AllNames({ data, filter, route, go }) {
   const { rows, moved } = settled(`all ${route.q ?? ""} ${route.prefix ?? ""} ${route.state ?? ""}`, chosen, sort);
   const line = innerWidth <= 900 ? 57 : 32, size = Math.min(rows.length, Math.ceil(height / line) + 16);
   const from = Math.max(0, Math.min(rows.length - size, Math.floor(top / line) - 8));
-  return html`<div class="verdict slim"><h1 role="status">Names</h1><span class="soft">${grouped(chosen.length)} live${chosen.length < all.length ? ` of ${grouped(all.length)}` : ""}; the address of this page keeps filter and order</span><${Moved} count=${moved}/><span class="asof">as of ${clock(live.asOf, now(), true)}</span></div>
+  return html`<div class="verdict slim"><h1>Names</h1><span class="soft">${grouped(chosen.length)} live${chosen.length < all.length ? ` of ${grouped(all.length)}` : ""}; the address of this page keeps filter and order</span><${Moved} count=${moved}/><span class="asof">as of ${clock(live.asOf, now(), true)}</span></div>
     <${Facets} all=${all} route=${route}/>
     <section id="names" class="flush" aria-label="All names"><div class="card"><table role="table" aria-label="All names" aria-rowcount=${rows.length + 1}><${Widths} of=${nameWidths}/><${Heads} columns=${nameColumns} sort=${sort} onSort=${(sort) => go({ ...route, sort })}/>
       <tbody role="rowgroup" ref=${body}><tr class="space" aria-hidden="true"><td colspan="9" style=${{ height: `${from * line}px` }}></td></tr>
@@ -287,7 +287,7 @@ export function Pool({ data, route }) {
   const row = data.pools.find((pool) => pool.label === route.pool);
   const acts = live.key?.operates && row?.is_named;
   return html`<p class="crumb"><a href="/">Overview</a> › <a href=${href({ view: "pools" })}>Pools</a></p>
-    <div class="title">${row && html`<${Pill} is=${row.health}/>`}<h1 role="status">${route.pool}</h1><span class="soft asof">as of ${clock(live.asOf, now(), true)}</span></div>
+    <div class="title">${row && html`<${Pill} is=${row.health}/>`}<h1>${route.pool}</h1><span class="soft asof">as of ${clock(live.asOf, now(), true)}</span></div>
     ${!row ? html`<p class="calm soft">There is no such pool.</p>` : html`<section aria-labelledby="h-slots"><${Head} id="h-slots" title="Slots" note=${`${row.in_use} of ${row.count} in use; the first 20 are shown`}/><div class="card">${row.slots.length === 0 ? html`<p class="calm soft">all are free</p>` : html`<table role="table" aria-labelledby="h-slots"><${Widths} of=${[80, 0, 90, 120, 120]}/><${Heads} columns=${[{ title: "Slot", num: true }, { title: "Who has it" }, { title: "Token", num: true }, { title: "Left", num: true }, { title: "Actions", hidden: true }]}/><tbody role="rowgroup">${row.slots.map((slot) => html`<tr role="row" key=${slot.position}><td role="cell" class="num m1">${slot.position}</td><td role="cell" class="m3">${slot.note ?? html`<span class="soft">no note</span>`}</td><td role="cell" class="num soft">${slot.token}</td><td role="cell" class="num m2">${slot.expires_at_ms == null ? "kept" : spoken(slot.expires_at_ms - now())}</td><td role="cell" class="num m4">${acts && html`<button type="button" class="quiet danger" onClick=${() => askFree(row, slot)}>Free…</button>`}</td></tr>`)}</tbody></table>`}</div></section>
     <section aria-labelledby="h-w"><${Head} id="h-w" title="Who waits" note=${row.waiters ? `${row.waiters}, in this order` : "nobody"}/>${row.waiters > 0 && html`<div class="card under-list"><${Waiters} row=${{ ...row, name: row.label }}/></div>`}</section>`}`;
 }

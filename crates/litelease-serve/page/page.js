@@ -43,7 +43,7 @@ function Header({ here }) {
 function Main({ query, here }) {
   const data = live.data;
   if (live.status === "locked") return html`<${Unlock}/>`;
-  if (!data) return html`<div class="verdict"><h1 role="status">${live.status === "lost" ? "Unknown: the server does not answer" : "Reading…"}</h1></div>`;
+  if (!data) return html`<div class="verdict"><h1>${live.status === "lost" ? "Unknown: the server does not answer" : "Reading…"}</h1></div>`;
   const filter = matcher(query.q ?? ""), props = { data, filter, route: query, go };
   if (query.name) return html`<${Name} key=${query.name} ...${props}/>`;
   if (query.queue) return html`<${Queue} key=${query.queue} ...${props}/>`;

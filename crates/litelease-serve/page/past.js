@@ -17,6 +17,7 @@ export function useHistory(query, sign, limit = 500) {
   useEffect(() => {
     let isOver = false;
     const take = async () => {
+      if (live.data?.history == null) return set({ events: [], keeps: null });
       try {
         const { events, keeps, next } = await read("/v1/history", { ...query, limit });
         if (!isOver) set({ events, keeps, hasMore: next != null });

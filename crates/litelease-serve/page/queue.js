@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "/vendor/preact.js";
 import { live, now, read } from "/live.js";
 import { alike, clock, exact, grouped, matcher, plural, spoken } from "/words.js";
-import { askCancel, askDead, askPause, askResume } from "/ask.js";
+import { askCancel, askDead } from "/ask.js";
 import { Chart, Head, Heads, href, Pill, Spans, Widths, Zero } from "/parts.js";
 import { Past, useHistory } from "/past.js";
 
@@ -31,12 +31,12 @@ export function Queue({ route, go, data }) {
   }, [name, sign, round]);
   const past = useHistory({ name, object: "queue" }, `${sign} ${round} ${row?.health}`, 200);
   const again = () => setRound((round) => round + 1);
-  if (!row) return html`<p class="crumb"><a href="/">Overview</a> › <a href=${href({ view: "queues" })}>Queues</a></p><div class="title"><h1 role="status">${name}</h1></div><p class="calm soft">There is no such queue.</p>`;
+  if (!row) return html`<p class="crumb"><a href="/">Overview</a> › <a href=${href({ view: "queues" })}>Queues</a></p><div class="title"><h1>${name}</h1></div><p class="calm soft">There is no such queue.</p>`;
   const state = ["visible", "delayed", "leased", "dead"].includes(route.state) ? route.state : "dead";
   const deaths = new Map((past.events ?? []).filter((event) => event.kind === "item_died").map((event) => [event.number, event]).reverse());
   const chosen = (found?.all ?? []).filter((item) => item.state === state);
   return html`<p class="crumb"><a href="/">Overview</a> › <a href=${href({ view: "queues" })}>Queues</a></p>
-    <div class="title"><${Pill} is=${row.health}/><h1 role="status">${name}</h1><span class="soft asof">as of ${clock(live.asOf, now(), true)}</span>${live.key?.operates && html`<span class="acts">${row.paused ? html`<button type="button" onClick=${() => askResume(name)}>Resume…</button>` : html`<button type="button" onClick=${() => askPause(name)}>Pause…</button>`}</span>`}</div>
+    <div class="title"><${Pill} is=${row.health}/><h1>${name}</h1><span class="soft asof">as of ${clock(live.asOf, now(), true)}</span></div>
     <${Say} row=${row}/>
     <section aria-labelledby="h-st"><${Head} id="h-st" title="Items by state" note=${row.max_attempts ? `${row.max_attempts} attempts each` : "any number of attempts"}/><nav class="split" aria-label="Items by state">${[["visible", row.oldest_since_ms != null ? `oldest ${spoken(now() - row.oldest_since_ms)}` : "none waits"], ["delayed", "not yet visible"], ["leased", row.leased ? "with a worker" : "no worker"], ["dead", row.dead ? "by note below" : "none"]].map(([kind, note]) => html`<a href=${href({ ...route, state: kind })} aria-current=${kind === state ? "true" : undefined}><span>${kind}</span><b class=${kind === "dead" && row.dead ? "t-late" : row[kind] === 0 ? "zero" : ""}>${grouped(row[kind])}</b><span>${note}</span></a>`)}</nav></section>
     <${Charts} row=${row} route=${route} go=${go}/>
@@ -58,6 +58,7 @@ function Charts({ row, route, go }) {
   const span = spans[route.span] ? route.span : "1 h", [flow, set] = useState(null);
   useEffect(() => {
     let isOver = false;
+    if (!row.flow) return undefined;
     read("/v1/queue/flow", { queue: row.queue, minutes: spans[span] }).then((flow) => !isOver && set(flow), () => !isOver && set(null));
     return () => { isOver = true; };
   }, [row.queue, span, Math.floor(live.asOf / 60_000)]);
@@ -84,7 +85,7 @@ function Dead({ queue, all, whole, deaths, filter, again }) {
     groups.set(kind, group);
   }
   const rows = [...groups.values()].sort((a, b) => b.items.length - a.items.length || (a.kind < b.kind ? -1 : 1)), acts = live.key?.operates;
-  const title = (group) => (group.items.length === 1 ? group.note : group.kind);
+  const title = (group) => (group.items.every((item) => item.note === group.items[0].note) ? group.note : group.kind);
   const when = (ms) => (Number.isFinite(ms) ? clock(ms, now()) : "–");
   const said = (group) => [filter && `“${filter}”`, `note like “${title(group)}”`].filter(Boolean).join(", ");
   return html`<section aria-labelledby="h-d"><${Head} id="h-d" title="Dead items by note" note=${`${filter ? `${grouped(shown.length)} of ` : ""}${grouped(whole)} in ${plural(rows.length, "group")}`} hint="; numbers in notes are taken as equal">${acts && shown.length > 0 && html`<button type="button" onClick=${() => askDead("redrive", queue, shown, filter && `“${filter}”`, whole, again)}>Redrive all ${grouped(shown.length)}…</button>`}<//>

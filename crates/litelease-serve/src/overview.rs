@@ -10,7 +10,8 @@ mod summary;
 use std::collections::HashMap;
 
 use litelease_core::{Health, Judgement};
-use litelease_wire::{Overview, OverviewChange, OverviewName, OverviewWaiter};
+pub use litelease_wire::{Overview, OverviewName};
+use litelease_wire::{OverviewChange, OverviewWaiter};
 
 pub use self::compose::compose;
 pub(crate) use self::holders::Holders;

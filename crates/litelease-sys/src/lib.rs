@@ -51,5 +51,7 @@ pub mod standard {
 /// Child processes: forked, signalled in groups, reaped, and tied to their parent.
 pub mod children {
     pub use crate::system::children::*;
-    pub use crate::system::{Sentinel, Terminal, adopt_orphans, die_with, give_terminal_to};
+    pub use crate::system::{
+        RawTerminal, Sentinel, Terminal, adopt_orphans, die_with, give_terminal_to,
+    };
 }

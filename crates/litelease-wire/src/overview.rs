@@ -58,6 +58,8 @@ answers! {
         figures: Vec<Figure>,
         free: i64 = NATURAL,
         health: String = HEALTH,
+        [optional] history: Option<i64> =
+            ("description", "how many rows of history are kept; left out if there is none"),
         names: Vec<OverviewName>,
         pools: Vec<OverviewPool>,
         queues: Vec<OverviewQueue>,

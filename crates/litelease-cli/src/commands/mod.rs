@@ -64,6 +64,7 @@ mod run;
 mod serve;
 mod status;
 mod ticks;
+mod top;
 mod wait;
 mod watch;
 mod who;
@@ -85,6 +86,7 @@ commands! {
     Borrow in borrow,
     Serve in serve,
     Access in access,
+    Top in top,
     Status in status,
     Ticks in ticks,
     Who in who,

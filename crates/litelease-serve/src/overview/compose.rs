@@ -79,6 +79,7 @@ pub fn compose(
         figures,
         free,
         health: health.word().into(),
+        history: None,
         names: names.into_iter().map(|(name, _)| name).collect(),
         pools,
         queues: queues.into_iter().map(|(queue, _)| queue).collect(),
@@ -117,9 +118,11 @@ fn judged_name(
     // A file does not store who waits. A request was made before the time that it leaves the
     // holder was over.
     let asked_ms = request.map(|(_, until_ms)| until_ms.min(now_ms));
+    // A claim that no process renews is meant to run out.
+    let is_kept = process.is_some() || renewed_at_ms > since_ms;
     let facts = NameFacts {
         since_ms,
-        renewed_at_ms,
+        renewed_at_ms: renewed_at_ms.filter(|_| is_kept),
         expires_at_ms: lease.expires_at_ms,
         waiters: waiters.max(usize::from(request.is_some())),
         waits_since_ms: waiting.iter().filter_map(|waiter| waiter.since_ms).min().or(asked_ms),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use litelease::{Error, Lease, Litelease, QueueInfo, TickInfo};
+use litelease::{Error, Lease, LeaseRow, Litelease, QueueInfo, TickInfo};
 use litelease_core::{Limits, Request};
 use litelease_store::{Store, Value, When};
 use litelease_wire::PoolOfLabel;
@@ -66,6 +66,23 @@ impl Rows {
         let requests = db.with_store(|store| store.all_requests())?.into_iter();
         rows.requests = requests.map(|(name, who, request)| (name, (who, request))).collect();
         Ok(rows)
+    }
+
+    /// Returns the rows of a place that lists only leases.
+    pub fn from_leases(listed: Vec<LeaseRow>, now_ms: i64) -> Self {
+        let mut rows = Rows::default();
+        for row in listed {
+            match row.row().live(now_ms) {
+                Some(lease) => rows.names.push(LiveName {
+                    lease: lease.into_owned(),
+                    since_ms: row.since_ms,
+                    renewed_at_ms: None,
+                    shards: None,
+                }),
+                None => rows.free += 1,
+            }
+        }
+        rows
     }
 
     /// Returns the live grants.

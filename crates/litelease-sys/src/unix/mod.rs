@@ -24,4 +24,4 @@ pub use process::{
 };
 
 pub use sentinel::Sentinel;
-pub use terminal::{Terminal, give_terminal_to};
+pub use terminal::{RawTerminal, Terminal, give_terminal_to};

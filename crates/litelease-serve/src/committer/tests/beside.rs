@@ -707,7 +707,12 @@ impl Served {
             }
             (9, _) => {
                 world.names.borrow_mut().entry(name).or_default().breaks += 1;
-                let task = Task::Name(Id::Name(name.into()), Box::new(names::break_lease));
+                let task = Task::Name(
+                    Id::Name(name.into()),
+                    Box::new(|file: &crate::committer::Served<'_>, name: &str, now_ms| {
+                        names::break_lease(file, name, None, now_ms)
+                    }),
+                );
                 (name, Kind::Break, work(task, reply))
             }
             (at, _) => {
