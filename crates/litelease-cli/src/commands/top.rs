@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use litelease_core::Health;
 use litelease_serve::overview::{Overview, OverviewName, Processes};
-use litelease_sys::terminal::RawTerminal;
+use litelease_sys::children::RawTerminal;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::flag;
