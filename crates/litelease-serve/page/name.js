@@ -6,7 +6,6 @@ import { clock, exact, moment, plural, spoken } from "/words.js";
 import { askBreak } from "/ask.js";
 import { Command, Head, Heads, href, Left, Pill, place, Widths } from "/parts.js";
 import { Past, Timeline, useHistory, who } from "/past.js";
-import { tickState } from "/overview.js";
 
 const Alive = ({ row }) => row.process && html`, <span class=${{ alive: "t-ok", gone: "t-late", unknown: "soft" }[row.process]}>${row.process === "unknown" ? "unknown here" : row.process}</span>`;
 
@@ -66,7 +65,7 @@ export function Tick({ route, data }) {
   return html`<p class="crumb"><a href="/">Overview</a> › <a href=${href({ view: "ticks" })}>Ticks</a></p>
     <div class="title"><${Pill} is=${row?.health ?? "ok"}/><h1>${route.tick}</h1><span class="soft asof">as of ${clock(live.asOf, now(), true)}</span></div>
     ${!row ? html`<p class="calm soft">There is no such schedule.</p>` : html`${row.why && html`<div class="say ${row.health}"><div><h2>Why it is ${row.health}</h2><p>${row.why} ${row.done_ms != null ? `The last one that was done was ${moment(row.done_ms, now())}.` : "None was ever done."} ${row.owner ? `It was last begun by ${row.owner}.` : ""}</p></div><div><h2>What to do</h2><ol>${row.health === "stuck" ? html`<li>See whether cron or litelease every runs ${row.owner ? `on ${row.owner.split(" ")[0]}` : "anywhere"}: nobody has asked for this tick.</li><li>Run it by hand as its crontab has it, with the same --once-per: it is run once.</li>` : html`<li>Read its log${row.owner ? ` on ${row.owner.split(" ")[0]}` : ""}.</li><li>If it is to be repeated: <b>Run again</b>.</li>`}</ol></div></div>`}
-    <section aria-labelledby="h-now"><${Head} id="h-now" title="The newest tick"/><dl class="facts"><div><dt>Schedule</dt><dd><code>${row.schedule ?? "none"}</code></dd></div><div><dt>Tick</dt><dd title=${exact(row.tick_ms)}>${moment(row.tick_ms, now())}</dd></div><div><dt>State</dt><dd>${tickState(row)}</dd></div>
+    <section aria-labelledby="h-now"><${Head} id="h-now" title="The newest tick"/><dl class="facts"><div><dt>Schedule</dt><dd><code>${row.schedule ?? "none"}</code></dd></div><div><dt>Tick</dt><dd title=${exact(row.tick_ms)}>${moment(row.tick_ms, now())}</dd></div><div><dt>State</dt><dd>${row.state}${row.ended_ms && row.began_ms ? ` in ${spoken(row.ended_ms - row.began_ms)}` : ""}</dd></div>
       <div><dt>Began</dt><dd title=${exact(row.began_ms)}>${row.began_ms == null ? "–" : `${clock(row.began_ms, now(), true)}, ${spoken(row.began_ms - row.tick_ms)} after its time`}</dd></div><div><dt>By</dt><dd>${row.owner ?? owner.owner ?? "–"}</dd></div><div><dt>Attempt</dt><dd>${row.attempt} of ${row.attempts}</dd></div>
       <div><dt>Last done</dt><dd title=${exact(row.done_ms)}>${moment(row.done_ms, now())}</dd></div><div><dt>Next</dt><dd title=${exact(row.next_ms)}>${row.next_ms == null ? "–" : row.next_ms < now() ? html`<span class="t-late">due for ${spoken(now() - row.next_ms)}</span>` : `${moment(row.next_ms, now())}, in ${spoken(row.next_ms - now())}`}</dd></div><div><dt>Its lease</dt><dd>${held ? html`<a class="n" href=${href({ name: route.tick })}>held for ${spoken(now() - held.since_ms)}</a>` : html`<span class="soft">free</span>`}</dd></div></dl></section>`}
     <${Past} ...${past}/>`;

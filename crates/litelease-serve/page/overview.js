@@ -226,13 +226,13 @@ export function Pools(props) {
   })}<//>`;
 }
 
-export const tickState = (row) => (row.health === "stuck" ? "not begun" : row.state === "done" && row.began_ms && row.ended_ms ? `done in ${spoken(row.ended_ms - row.began_ms)}` : row.state === "running" ? `running, ${row.owner ?? ""}` : row.state);
+export const tickState = (row) => (row.health === "stuck" && row.next_ms < now() ? "not begun" : row.state === "done" && row.began_ms && row.ended_ms ? `done in ${spoken(row.ended_ms - row.began_ms)}` : row.state === "running" ? `running, ${row.owner ?? ""}` : row.state);
 
 export function Ticks(props) {
   const { data, filter, whole, route } = props, { sort, onSort } = sorting(props);
   const { rows, all } = settled(`ticks ${route.q ?? ""}`, data.ticks.filter(filter), sort, few(whole));
   const columns = [{ key: "name", title: "Name" }, { title: "Schedule" }, { title: "Newest tick" }, { key: "when", title: "When", num: true }, { key: "done", title: "Last done", num: true }, { key: "next", title: "Next", num: true }];
-  return html`<${Small} id="ticks" title="Ticks" view="ticks" whole=${whole} rows=${rows} all=${all} widths=${[148, 88, 0, 100, 92, 72]} columns=${columns} sort=${sort} onSort=${onSort}>${rows.map((row) => {
+  return html`<${Small} id="ticks" title="Ticks" view="ticks" whole=${whole} rows=${rows} all=${all} widths=${[150, 84, 0, 96, 92, 84]} columns=${columns} sort=${sort} onSort=${onSort}>${rows.map((row) => {
     const late = row.health === "stuck" && row.next_ms < now();
     return html`<tr role="row" key=${row.name} class=${`is-${row.health}`}><td role="cell" class="m1" title=${row.name}><${Icon} is=${row.health} tinted=${true}/> <a class="n" href=${href({ tick: row.name })}>${row.name}</a></td><td role="cell" class="mono soft m3" title=${row.schedule}>${row.schedule ?? "–"}</td><td role="cell" class="m4" title=${row.why}>${tickState(row)}</td>
       <td role="cell" class="num m2" title=${exact(late ? row.next_ms : row.tick_ms)}>${late ? html`<span class="t-stuck">${spoken(now() - row.next_ms)} late</span>` : moment(row.tick_ms, now())}</td><td role="cell" class="num soft" title=${exact(row.done_ms)}>${moment(row.done_ms, now())}</td><td role="cell" class="num soft" title=${exact(row.next_ms)}>${late ? "–" : moment(row.next_ms, now())}</td></tr>`;

@@ -25,7 +25,7 @@ export const Since = ({ ms, both = true }) => html`<span class="held" title=${ex
 export function Left({ row }) {
   const left = row.expires_at_ms - now(), whole = row.expires_at_ms - (row.renewed_at_ms ?? row.since_ms ?? now());
   const lost = live.status === "lost";
-  const low = !lost && whole > 0 && left < whole / 3;
+  const low = !lost && row.health === "late";
   const share = lost || whole <= 0 ? 0 : Math.max(0, Math.min(100, Math.round((left / whole) * 20) * 5));
   return html`<span class="left ${low ? "low" : ""}" title=${exact(row.expires_at_ms)}><i style=${{ "--p": `${share}%` }}></i><span>${lost ? "–" : spoken(left)}</span></span>`;
 }

@@ -13,6 +13,8 @@ use litelease_core::{Health, Judgement};
 pub use litelease_wire::{Overview, OverviewName};
 use litelease_wire::{OverviewChange, OverviewWaiter};
 
+use crate::job::Id;
+
 pub use self::compose::compose;
 pub(crate) use self::holders::Holders;
 pub use self::processes::Processes;
@@ -22,9 +24,15 @@ pub use self::rows::Rows;
 #[derive(Default)]
 pub struct Memory {
     /// How many requests wait for a name or pool, and the first of them.
-    pub(crate) waiting: HashMap<String, (usize, Vec<OverviewWaiter>)>,
+    pub(crate) waiting: HashMap<Id, (usize, Vec<OverviewWaiter>)>,
     /// User and command of a grant, as its client has told them.
     pub(crate) holders: HashMap<(String, i64), (Option<String>, Option<String>)>,
+}
+
+impl Memory {
+    fn waiting_for(&self, id: Id) -> (usize, Vec<OverviewWaiter>) {
+        self.waiting.get(&id).cloned().unwrap_or_default()
+    }
 }
 
 /// Returns what has changed since the overview before.
@@ -54,7 +62,12 @@ pub(crate) fn change(now: &Overview, before: &Overview) -> OverviewChange {
 
 /// Checks whether two overviews differ only in the time at which they were read.
 pub(crate) fn is_same(now: &Overview, before: &Overview) -> bool {
-    Overview { at_ms: 0, ..now.clone() } == Overview { at_ms: 0, ..before.clone() }
+    let rest = |all: &Overview| (all.free, all.history, all.verdict.clone());
+    now.names == before.names
+        && (&now.attention, &now.figures) == (&before.attention, &before.figures)
+        && (&now.queues, &now.pools, &now.ticks) == (&before.queues, &before.pools, &before.ticks)
+        && (&now.sessions, &now.shards) == (&before.sessions, &before.shards)
+        && rest(now) == rest(before)
 }
 
 fn by_name(overview: &Overview) -> HashMap<&str, &OverviewName> {

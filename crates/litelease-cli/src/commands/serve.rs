@@ -23,7 +23,7 @@ use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result, code};
 use crate::output::{complain, printable, remark};
 
-/// Serve named leases, queues and pools of numbered slots over HTTP, with a page to watch pools
+/// Serve named leases, queues and pools of numbered slots over HTTP, with a page for operators
 ///
 /// Prints the address and serves until SIGINT or SIGTERM. Logs to standard error, one line of JSON
 /// per request, except claims, borrows, renewals and returns that succeeded. Ids, leases, grants,

@@ -53,7 +53,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let place = Target::open(common)?;
     let mut processes = Processes::default();
     let is_live = !args.once && !common.json && std::io::stdout().is_terminal();
-    match RawTerminal::take().filter(|_| is_live) {
+    match is_live.then(RawTerminal::take).flatten() {
         Some(terminal) => Top::new(args, place, terminal).work(&mut processes),
         None => once(&args, &place, common, &mut processes),
     }
@@ -99,6 +99,8 @@ struct Top {
     sort: Sort,
     chosen: usize,
     is_held: bool,
+    /// The last look has failed.
+    is_lost: bool,
     mode: Mode,
     /// What came of the last action.
     said: String,
@@ -109,8 +111,8 @@ impl Top {
     fn new(args: Args, place: Target, terminal: RawTerminal) -> Self {
         let Args { filter, every, .. } = args;
         let (sort, mode, said) = (Sort::default(), Mode::Rows, String::new());
-        let (chosen, is_held, overview) = (0, false, None);
-        Top { place, terminal, every, filter, sort, chosen, is_held, mode, said, overview }
+        let (chosen, is_held, is_lost, overview) = (0, false, false, None);
+        Top { place, terminal, every, filter, sort, chosen, is_held, is_lost, mode, said, overview }
     }
 
     fn work(mut self, processes: &mut Processes) -> Result<u8> {
@@ -130,9 +132,17 @@ impl Top {
         while !stop.load(Ordering::Relaxed) {
             if Instant::now() >= due && !self.is_held {
                 match self.place.overview(processes) {
-                    Ok(overview) => self.overview = Some(overview),
+                    Ok(overview) => {
+                        self.overview = Some(overview);
+                        if std::mem::take(&mut self.is_lost) {
+                            self.said = "connected again".into();
+                        }
+                    }
                     Err(failure) if self.overview.is_none() => return Err(failure),
-                    Err(failure) => self.said = format!("NO CONNECTION: {}", failure.text()),
+                    Err(failure) => {
+                        self.is_lost = true;
+                        self.said = format!("NO CONNECTION: {}", failure.text());
+                    }
                 }
                 due = Instant::now() + self.every;
             }

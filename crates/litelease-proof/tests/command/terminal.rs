@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use litelease::BreakResult;
 use litelease_proof::command::Desk;
 use litelease_proof::rig::{LONG, acquired, eventually};
 use litelease_proof::terminal::Terminal;
@@ -274,4 +275,42 @@ fn control_z_stops_a_worker_with_its_command_and_fg_continues_both() {
     std::fs::write(desk.folder.path().join("go"), "").unwrap();
     terminal.shows("went on");
     eventually("the acknowledgement", || desk.db().queue("q").items().unwrap().is_empty());
+}
+
+#[test]
+fn top_shows_who_has_what_and_breaks_a_lease_after_a_question() {
+    let desk = Desk::new();
+    for (name, owner) in [("alpha", "worker-1"), ("beta", "worker-2")] {
+        acquired(desk.db().claim(name, owner, LONG));
+    }
+    let mut terminal = Terminal::start(desk.command(&["top", "--every", "100ms"]));
+    terminal.shows("Nothing is stuck");
+    terminal.shows("worker-2");
+    // The second one is chosen.
+    terminal.types("j");
+    terminal.types("b");
+    terminal.shows("Break the lease on beta? 1 lease, token 1.");
+    // Its holder changes while the operator thinks.
+    assert!(matches!(desk.db().break_lease("beta").unwrap(), BreakResult::Broken { .. }));
+    let newest = acquired(desk.db().claim("beta", "worker-3", LONG)).token;
+    terminal.types("\r");
+    terminal.shows("nothing was broken");
+    assert_eq!(desk.db().owner("beta").unwrap().as_deref(), Some("worker-3"));
+    terminal.shows("worker-3");
+    terminal.types("b");
+    terminal.shows(&format!("Break the lease on beta? 1 lease, token {newest}."));
+    terminal.types("hangs");
+    terminal.types("\r");
+    terminal.shows(&format!("is broken; token {newest} is refused from now on"));
+    assert_eq!(desk.db().owner("beta").unwrap(), None);
+    terminal.types("k");
+    terminal.types("b");
+    terminal.shows("Break the lease on alpha?");
+    terminal.types(&ESCAPE.to_string());
+    terminal.shows("nothing was done");
+    assert!(desk.db().owner("alpha").unwrap().is_some());
+    terminal.types("q");
+    let (status, shown) = terminal.ends();
+    assert!(status.success());
+    assert!(shown.trim_end().ends_with("\x1b[?1049l"), "the screen before is back");
 }

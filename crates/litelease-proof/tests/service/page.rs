@@ -48,6 +48,7 @@ fn the_playground_shows_a_pool_as_it_lives() {
 /// Ten thousand names, one of them held for 41 minutes, and a queue with five dead items.
 fn fill(file: &Path) {
     let mut db = Litelease::open(file).unwrap();
+    db.bootstrap().unwrap();
     let (now_ms, hours) = (litelease::now_ms(), |hours: u64| Duration::from_secs(3600 * hours));
     let long_ago = db.at(now_ms - 41 * 60_000);
     assert!(long_ago.claim("import-orders", "worker-3", hours(3)).unwrap().acquired().is_some());

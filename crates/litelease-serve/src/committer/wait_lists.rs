@@ -61,11 +61,11 @@ impl WaitLists {
     }
 
     /// Returns for all pools and names how many requests wait, and the first of them.
-    pub(super) fn all(&self, most: usize) -> HashMap<String, (usize, Vec<OverviewWaiter>)> {
+    pub(super) fn all(&self, most: usize) -> HashMap<Id, (usize, Vec<OverviewWaiter>)> {
         let queues = self.queues.iter().filter(|(id, _)| !matches!(id, Id::Queue(_)));
         let waiting = |(id, queue): (&Id, &Queue)| {
             let shown = queue.jobs().filter_map(GrantJob::overview).take(most);
-            (id.to_string(), (queue.len(), shown.collect()))
+            (id.clone(), (queue.len(), shown.collect()))
         };
         queues.map(waiting).collect()
     }

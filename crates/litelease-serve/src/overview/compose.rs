@@ -17,6 +17,7 @@ use super::processes::{Process, Processes};
 use super::rows::{LiveName, Rows};
 use super::summary::{Summary, summary};
 use super::{Memory, words};
+use crate::job::Id;
 
 /// A thing of the overview, and its judgement.
 pub(super) type JudgedRow<T> = (T, Judgement);
@@ -114,7 +115,7 @@ fn judged_name(
 ) -> JudgedRow<OverviewName> {
     let LiveName { lease, since_ms, renewed_at_ms, .. } = live;
     let process = processes.find(&lease.owner);
-    let (waiters, waiting) = memory.waiting.get(&lease.name).cloned().unwrap_or_default();
+    let (waiters, waiting) = memory.waiting_for(Id::Name(lease.name.as_str().into()));
     // A file does not store who waits. A request was made before the time that it leaves the
     // holder was over.
     let asked_ms = request.map(|(_, until_ms)| until_ms.min(now_ms));
@@ -175,7 +176,7 @@ fn in_words(limits: &Limits, since_ms: Option<i64>) -> String {
 }
 
 fn pool(id: &str, pool: PoolOfLabel, memory: &Memory, now_ms: i64) -> OverviewPool {
-    let (waiters, waiting) = memory.waiting.get(id).cloned().unwrap_or_default();
+    let (waiters, waiting) = memory.waiting_for(Id::Pool(id.into()));
     let slot = |slot: litelease_wire::HeldSlot| OverviewSlot {
         expires_at_ms: slot.expires_in.map(|left| now_ms.saturating_add(left.ms)),
         note: slot.note.map(|note| litelease_hold::short_owner(&note)),

@@ -99,9 +99,8 @@ impl Table<'_> {
             let left = self.columns.saturating_sub(8);
             lines.push(format!("{style}{:<7}{style:#} {}", row.health, cut(&text, left)));
         }
-        match overview.attention.is_empty() {
-            true => lines.push("Nothing needs you.".into()),
-            false => {}
+        if overview.attention.is_empty() {
+            lines.push("Nothing needs you.".into());
         }
         lines.push(String::new());
     }
