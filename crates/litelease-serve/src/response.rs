@@ -181,6 +181,12 @@ impl From<JobError> for HttpError {
                  same Idempotency-Key if there is one",
                 );
             }
+            JobError::Contended => {
+                return HttpError::later(
+                    "nothing was done: a transaction keeps this name locked at the engine, or programs \
+                 change it all the time; try again",
+                );
+            }
             JobError::NoWriter => {
                 return HttpError::later(
                     "no server writes at the moment: one takes over within seconds, so try again",
