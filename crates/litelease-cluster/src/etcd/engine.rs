@@ -414,7 +414,9 @@ fn after_a_part(written: Result<Stored>) -> Result<Stored> {
 fn check_incarnation(incarnation: Option<i64>, header: Option<&Header>) -> Result<()> {
     match incarnation.is_none_or(|known| header.is_some_and(|it| incarnation_of(it) == known)) {
         true => Ok(()),
-        false => Err(Error::CommitUnknown("another cluster has answered: etcd was restored".into())),
+        false => {
+            Err(Error::CommitUnknown("another cluster has answered: etcd was restored".into()))
+        }
     }
 }
 

@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_cluster::engine::{
-    Changes, Commit, Committed, Condition, Listener, Part, Stored,
-};
+use litelease_cluster::engine::{Changes, Commit, Committed, Condition, Listener, Part, Stored};
 use litelease_cluster::{
     ClaimResult, Cluster, Error, Lease, Options, Reason, ReleaseResult, RenewResult,
 };

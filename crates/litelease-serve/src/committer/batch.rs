@@ -13,10 +13,10 @@ use super::names;
 use super::wait_lists::WaitLists;
 use crate::access::{Caller, Keys, Names};
 use crate::answer::{Answer, Effect, NameAnswer, PoolAnswer, UndeliveredGrant, stale};
-use crate::mirror::Mirror;
 use crate::job::{
     Answered, Asker, GrantJob, Id, Job, JobError, OnGrant, Task, Wanted, Work, no_id,
 };
+use crate::mirror::Mirror;
 
 /// The file inside a transaction, and the access keys of its clients.
 pub(crate) struct Served<'a> {

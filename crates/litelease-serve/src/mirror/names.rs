@@ -162,7 +162,8 @@ impl Names {
     pub(super) fn was_handed_over(&self, lease: &Lease) -> bool {
         let row = self.rows.get(&lease.name).and_then(|known| known.seen.row.as_ref());
         row.is_some_and(|row| {
-            row.token == lease.token && (row.was_handed_over() || Planted::AnyIsHandedOver.is_there())
+            row.token == lease.token
+                && (row.was_handed_over() || Planted::AnyIsHandedOver.is_there())
         })
     }
 
