@@ -429,7 +429,7 @@ impl StoredRow {
         row
     }
 
-    /// Checks whether a transfer has stored it: its owner has neither claimed it nor renewed it yet.
+    /// Checks whether a transfer has stored it: its owner has not renewed it yet.
     pub fn was_handed_over(&self) -> bool {
         self.tenure.is_some() && self.ended == self.attempt
     }
