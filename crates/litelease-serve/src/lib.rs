@@ -30,6 +30,7 @@ mod options;
 pub mod overview;
 mod page;
 mod pending_grant;
+mod planted;
 mod program;
 mod replica;
 mod request;
