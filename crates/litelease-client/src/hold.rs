@@ -70,7 +70,7 @@ impl HoldOptions {
         self
     }
 
-    /// Tells operators the user and the command of the process that holds the name. Every client
+    /// Shows operators the user and the command of the process that holds the name. Every client
     /// that may observe the name sees them; both are cut to 200 bytes.
     ///
     /// ```

@@ -1,4 +1,4 @@
-//! What an operator should look at: which names, queues and ticks are stuck or late, and why.
+//! Judges for operators which names, queues and ticks are stuck or late, and why.
 //!
 //! A function of rows, history and time, with its thresholds as an argument. The page, `top`,
 //! `doctor` and the metrics all ask it, so they agree.
@@ -229,7 +229,7 @@ pub struct QueueFacts {
     pub delivered_at_ms: Option<i64>,
     /// How many items workers have.
     pub leased: i64,
-    /// Who has paused it, since when and why.
+    /// The pause, if an operator has paused it.
     pub paused: Option<Pause>,
     /// How many items have died within the threshold, since when, and their note if all have one.
     pub died: i64,

@@ -20,7 +20,7 @@ pub(crate) use self::holders::Holders;
 pub use self::processes::Processes;
 pub use self::rows::Rows;
 
-/// What only the memory of a server knows: who waits, and which process holds a name.
+/// The part that only the memory of a server has: who waits, and which process holds a name.
 #[derive(Default)]
 pub struct Memory {
     /// How many requests wait for a name or pool, and the first of them.

@@ -71,7 +71,7 @@ answers! {
     }
 
     /// The changes since the event before. A part that is left out has not changed. Of names there
-    /// are the changed ones, and those that nobody has any more.
+    /// are the changed ones, and those that are free now.
     OverviewChange {
         at_ms: i64,
         [optional] attention: Option<Vec<Attention>>,

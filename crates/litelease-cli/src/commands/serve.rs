@@ -146,7 +146,7 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_STUCK_WAIT", hide_env_values = true, value_name = "TIME")]
     #[arg(default_value = "10m", value_parser = positive)]
     stuck_wait: Duration,
-    /// Call a queue stuck when an item is visible longer than this and nobody receives
+    /// Call a queue stuck when an item is visible longer than this and no worker receives
     #[arg(long, env = "LITELEASE_STUCK_ITEM", hide_env_values = true, value_name = "TIME")]
     #[arg(default_value = "5m", value_parser = positive)]
     stuck_item: Duration,

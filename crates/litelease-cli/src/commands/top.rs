@@ -77,7 +77,7 @@ fn is_shown(name: &OverviewName, filter: &str) -> bool {
     name.name.contains(filter) || name.owner.contains(filter)
 }
 
-/// What the keys do at present.
+/// The meaning of the keys at present.
 enum Mode {
     Rows,
     /// A filter is typed.
@@ -102,7 +102,7 @@ struct Top {
     /// The last look has failed.
     is_lost: bool,
     mode: Mode,
-    /// What came of the last action.
+    /// The outcome of the last action.
     said: String,
     overview: Option<Overview>,
 }

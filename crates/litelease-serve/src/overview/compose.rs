@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use litelease::{Liveness, TickState};
+use litelease::{Liveness, QueueInfo, TickState, is_live};
 use litelease_core::{
     Health, Judgement, Limits, NameFacts, QueueFacts, Thresholds, TickFacts, judge_name,
     judge_queue, judge_tick, spoken,
@@ -44,32 +44,7 @@ pub fn compose(
         })
         .collect();
     processes.forget_others();
-    let queues: Vec<_> = queues
-        .into_iter()
-        .map(|info| {
-            let facts = QueueFacts {
-                visible: info.visible,
-                oldest_since_ms: info.oldest_ms.map(|oldest_ms| now_ms.saturating_sub(oldest_ms)),
-                leased: info.leased,
-                ..QueueFacts::default()
-            };
-            let judged = judge_queue(&facts, most, now_ms);
-            let (health, why) = words(&judged);
-            let row = OverviewQueue {
-                dead: info.dead,
-                delayed: info.delayed,
-                health,
-                leased: info.leased,
-                max_attempts: info.max_attempts,
-                oldest_since_ms: facts.oldest_since_ms,
-                paused: None,
-                queue: info.queue,
-                visible: info.visible,
-                why,
-            };
-            (row, judged)
-        })
-        .collect();
+    let queues: Vec<_> = queues.into_iter().map(|info| judged_queue(info, most, now_ms)).collect();
     let pools = pools.into_iter().map(|(id, row)| pool(&id, row, memory, now_ms)).collect();
     let ticks: Vec<_> = ticks.iter().map(|info| judged_tick(info, most, now_ms)).collect();
     let Summary { verdict, health, figures, attention } =
@@ -90,6 +65,30 @@ pub fn compose(
         ticks: ticks.into_iter().map(|(tick, _)| tick).collect(),
         verdict,
     }
+}
+
+fn judged_queue(info: QueueInfo, most: &Thresholds, now_ms: i64) -> JudgedRow<OverviewQueue> {
+    let facts = QueueFacts {
+        visible: info.visible,
+        oldest_since_ms: info.oldest_ms.map(|oldest_ms| now_ms.saturating_sub(oldest_ms)),
+        leased: info.leased,
+        ..QueueFacts::default()
+    };
+    let judged = judge_queue(&facts, most, now_ms);
+    let (health, why) = words(&judged);
+    let row = OverviewQueue {
+        dead: info.dead,
+        delayed: info.delayed,
+        health,
+        leased: info.leased,
+        max_attempts: info.max_attempts,
+        oldest_since_ms: facts.oldest_since_ms,
+        paused: None,
+        queue: info.queue,
+        visible: info.visible,
+        why,
+    };
+    (row, judged)
 }
 
 /// Returns the thresholds in a sentence.
@@ -299,7 +298,7 @@ fn shards(rows: &Rows, now_ms: i64) -> Vec<OverviewShards> {
         place.into_iter().for_each(|place| found.each[place] += 1);
         let request = rows.requests.get(name);
         let is_open = request.is_some_and(|(_, request)| {
-            request.token == live.lease.token && request.until_ms > now_ms
+            request.token == live.lease.token && is_live(request.until_ms, now_ms)
         });
         found.requests += i64::from(is_open);
     }

@@ -1,7 +1,7 @@
 //! The answer to the question whether anything is stuck: a verdict, six figures, and what needs
 //! attention.
 
-use litelease_core::{Health, Thresholds, grouped, spoken};
+use litelease_core::{Health, Judgement, Thresholds, grouped, spoken};
 use litelease_wire::{
     Attention, Figure, OverviewName, OverviewPool, OverviewQueue, OverviewTick, OverviewWaiter,
 };
@@ -16,7 +16,7 @@ pub(super) struct Summary {
     pub(super) attention: Vec<Attention>,
 }
 
-/// What a summary is of.
+/// The things that a summary counts.
 struct Things<'a> {
     names: &'a [JudgedRow<OverviewName>],
     queues: &'a [JudgedRow<OverviewQueue>],
@@ -187,46 +187,8 @@ impl Things<'_> {
         let names = self.names.iter().filter(|(_, one)| one.health.needs_attention());
         let queues = self.queues.iter().filter(|(_, one)| one.health.needs_attention());
         let ticks = self.ticks.iter().filter(|(_, one)| one.health.needs_attention());
-        let names = names.map(|(name, judged)| {
-            let act = match name.why.is_some() && !name.process.as_deref().eq(&Some("alive")) {
-                _ if judged.health == Health::Stuck => "break",
-                true if name.process.as_deref() == Some("gone") => "break",
-                _ => "open",
-            };
-            let row = Attention {
-                act: act.into(),
-                kind: "name".into(),
-                name: name.name.clone(),
-                place: place(name),
-                waits: self.waits(name),
-                who: name.owner.clone(),
-                ..self.blank(judged.since_ms)
-            };
-            (row, judged)
-        });
-        let queues = queues.map(|(queue, judged)| {
-            let is_paused = judged.health == Health::Paused;
-            let who = match queue.leased {
-                0 if is_paused => "nobody".into(),
-                0 => "no worker".into(),
-                1 => "1 item is worked on".into(),
-                leased => format!("{} items are worked on", grouped(leased)),
-            };
-            let waits = match queue.visible {
-                0 => "–".into(),
-                1 => "1 item".into(),
-                visible => format!("{} items", grouped(visible)),
-            };
-            let row = Attention {
-                act: if is_paused { "resume" } else { "open" }.into(),
-                kind: "queue".into(),
-                name: queue.queue.clone(),
-                waits,
-                who,
-                ..self.blank(judged.since_ms)
-            };
-            (row, judged)
-        });
+        let names = names.map(|(name, judged)| (self.of_name(name, judged), judged));
+        let queues = queues.map(|(queue, judged)| (Self::of_queue(queue, judged), judged));
         let ticks = ticks.map(|(tick, judged)| {
             let row = Attention {
                 act: "open".into(),
@@ -235,31 +197,49 @@ impl Things<'_> {
                 place: tick.owner.as_ref().map(|owner| format!("last: {owner}")),
                 waits: "–".into(),
                 who: "nobody".into(),
-                ..self.blank(judged.since_ms)
+                ..blank(judged)
             };
             (row, judged)
         });
         let mut all: Vec<_> = names.chain(queues).chain(ticks).collect();
         all.sort_by_key(|(row, judged)| (judged.health, judged.since_ms, row.name.clone()));
-        let row = |(row, judged): (Attention, &litelease_core::Judgement)| Attention {
-            health: judged.health.word().into(),
-            why: judged.why.clone(),
-            ..row
-        };
-        all.into_iter().map(row).collect()
+        all.into_iter().map(|(row, _)| row).collect()
     }
 
-    fn blank(&self, since_ms: Option<i64>) -> Attention {
+    fn of_name(&self, name: &OverviewName, judged: &Judgement) -> Attention {
+        let is_gone = name.process.as_deref() == Some("gone");
+        let act = if judged.health == Health::Stuck || is_gone { "break" } else { "open" };
         Attention {
-            act: String::new(),
-            health: String::new(),
-            kind: String::new(),
-            name: String::new(),
-            place: None,
-            since_ms,
-            waits: String::new(),
-            who: String::new(),
-            why: String::new(),
+            act: act.into(),
+            kind: "name".into(),
+            name: name.name.clone(),
+            place: place(name),
+            waits: self.waits(name),
+            who: name.owner.clone(),
+            ..blank(judged)
+        }
+    }
+
+    fn of_queue(queue: &OverviewQueue, judged: &Judgement) -> Attention {
+        let is_paused = judged.health == Health::Paused;
+        let who = match queue.leased {
+            0 if is_paused => "nobody".into(),
+            0 => "no worker".into(),
+            1 => "1 item is worked on".into(),
+            leased => format!("{} items are worked on", grouped(leased)),
+        };
+        let waits = match queue.visible {
+            0 => "–".into(),
+            1 => "1 item".into(),
+            visible => format!("{} items", grouped(visible)),
+        };
+        Attention {
+            act: if is_paused { "resume" } else { "open" }.into(),
+            kind: "queue".into(),
+            name: queue.queue.clone(),
+            waits,
+            who,
+            ..blank(judged)
         }
     }
 
@@ -278,6 +258,21 @@ impl Things<'_> {
             (0, None) => "nobody".into(),
             (waiters, _) => format!("{waiters}: {said}"),
         }
+    }
+}
+
+/// Returns the parts of a row that its judgement decides.
+fn blank(judged: &Judgement) -> Attention {
+    Attention {
+        act: String::new(),
+        health: judged.health.word().into(),
+        kind: String::new(),
+        name: String::new(),
+        place: None,
+        since_ms: judged.since_ms,
+        waits: String::new(),
+        who: String::new(),
+        why: judged.why.clone(),
     }
 }
 

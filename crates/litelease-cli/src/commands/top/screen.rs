@@ -47,7 +47,7 @@ fn rank(health: &str) -> usize {
     ["stuck", "late", "paused", "waiting"].iter().position(|word| *word == health).unwrap_or(9)
 }
 
-/// What is to be drawn, and where.
+/// The view, and the size of the terminal.
 #[derive(Default)]
 pub(super) struct Table<'a> {
     pub(super) columns: usize,
