@@ -151,8 +151,11 @@ impl Top {
             let Some(keys) = self.terminal.keys(wait.max(Duration::from_millis(20))) else {
                 return Ok(());
             };
-            if !self.press(&keys)? {
-                return Ok(());
+            let text = String::from_utf8_lossy(&keys).into_owned();
+            for key in split(&text) {
+                if !self.press(key) {
+                    return Ok(());
+                }
             }
         }
         Ok(())
@@ -193,30 +196,29 @@ impl Top {
         print(&format!("\x1b[H{}\x1b[J", text.trim_end().replace('\n', "\x1b[K\r\n")))
     }
 
-    /// Does what keys say. Returns false to leave.
-    fn press(&mut self, keys: &[u8]) -> Result<bool> {
-        let text = String::from_utf8_lossy(keys).into_owned();
-        let is_escape = text == "\x1b";
+    /// Does what a key says. Returns false to leave.
+    fn press(&mut self, key: &str) -> bool {
+        let is_enter = matches!(key, "\r" | "\n");
         match &mut self.mode {
-            _ if text.contains('\x03') => return Ok(false),
-            Mode::Filter if is_escape => {
+            _ if key == "\x03" => return false,
+            Mode::Filter if key == "\x1b" => {
                 self.filter.clear();
                 self.mode = Mode::Rows;
             }
-            Mode::Filter if text.contains(['\r', '\n']) => self.mode = Mode::Rows,
-            Mode::Filter => edit(&mut self.filter, &text),
-            Mode::Break { .. } if is_escape => {
+            Mode::Filter if is_enter => self.mode = Mode::Rows,
+            Mode::Filter => edit(&mut self.filter, key),
+            Mode::Break { .. } if key == "\x1b" => {
                 self.said = "nothing was done".into();
                 self.mode = Mode::Rows;
             }
-            Mode::Break { .. } if text.contains(['\r', '\n']) => self.break_chosen()?,
-            Mode::Break { reason, .. } => edit(reason, &text),
+            Mode::Break { .. } if is_enter => self.break_chosen(),
+            Mode::Break { reason, .. } => edit(reason, key),
             Mode::Rows => {
                 self.said.clear();
-                return Ok(self.press_in_rows(&text));
+                return self.press_in_rows(key);
             }
         }
-        Ok(true)
+        true
     }
 
     fn press_in_rows(&mut self, text: &str) -> bool {
@@ -242,10 +244,10 @@ impl Top {
         true
     }
 
-    fn break_chosen(&mut self) -> Result<()> {
+    fn break_chosen(&mut self) {
         let Mode::Break { name, token, reason } = std::mem::replace(&mut self.mode, Mode::Rows)
         else {
-            return Ok(());
+            return;
         };
         let reason = Some(reason.trim()).filter(|reason| !reason.is_empty());
         let done = self.place.break_token_because(&name, token, reason);
@@ -259,8 +261,19 @@ impl Top {
             }
             Err(failure) => failure.text(),
         };
-        Ok(())
     }
+}
+
+/// Splits what was typed into keys. An arrow is three characters.
+fn split(mut text: &str) -> Vec<&str> {
+    let mut keys = Vec::new();
+    while let Some(first) = text.chars().next() {
+        let length = if text.starts_with("\x1b[") { 3.min(text.len()) } else { first.len_utf8() };
+        let (key, rest) = text.split_at_checked(length).unwrap_or((text, ""));
+        keys.push(key);
+        text = rest;
+    }
+    keys
 }
 
 /// Adds typed characters to a text; backspace takes one away.

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use litelease::Litelease;
-use litelease_proof::rig::{TestFolder, litelease, report};
+use litelease_proof::rig::{LONG, TestFolder, litelease, report};
 use litelease_proof::server::{POOL, Server};
 
 /// Returns the root of the project, or `None` and says why if there is no browser.
@@ -46,9 +46,7 @@ fn the_playground_shows_a_pool_as_it_lives() {
 }
 
 /// Ten thousand names, one of them held for 41 minutes, and a queue with five dead items.
-fn fill(file: &Path) {
-    let mut db = Litelease::open(file).unwrap();
-    db.bootstrap().unwrap();
+fn fill(db: &mut Litelease) {
     let (now_ms, hours) = (litelease::now_ms(), |hours: u64| Duration::from_secs(3600 * hours));
     let long_ago = db.at(now_ms - 41 * 60_000);
     assert!(long_ago.claim("import-orders", "worker-3", hours(3)).unwrap().acquired().is_some());
@@ -76,7 +74,7 @@ fn fill(file: &Path) {
 fn operators_see_what_is_stuck_and_end_it() {
     let Some(root) = root() else { return };
     let place = TestFolder::new("WAL");
-    fill(&place.file);
+    fill(&mut place.open(LONG));
     let (command, file) = (litelease(), place.file.display().to_string());
     play(&root, "page.mjs", &[&command.display().to_string(), &file]);
 }

@@ -109,10 +109,11 @@ impl Table<'_> {
         let mut names: Vec<&OverviewName> =
             overview.names.iter().filter(|name| is_shown(name, self.filter)).collect();
         self.sort.sort(&mut names);
-        let wide = self.columns.saturating_sub(8 + 24 + 7 + 11 + 9 + 8).clamp(20, 120);
+        let name_width = (self.columns / 4).clamp(14, 24);
+        let wide = self.columns.saturating_sub(8 + name_width + 7 + 9 + 9 + 8).clamp(12, 120);
         let (owner_width, command_width) = (wide / 2, wide - wide / 2);
         let head = format!(
-            "{:<8}{:<24}{:<owner_width$}{:<command_width$}{:>7}{:>11}{:>9}{:>8}",
+            "{:<8}{:<name_width$}{:<owner_width$}{:<command_width$}{:>7}{:>9}{:>9}{:>8}",
             "STATE", "NAME", "OWNER", "COMMAND", "TOKEN", "HELD", "LEFT", "WAITING"
         );
         let mut lines = vec![format!("{CYAN}{}{CYAN:#}", cut(&head, self.columns))];
@@ -126,9 +127,9 @@ impl Table<'_> {
             let owner = printable(&format!("{}{place}", name.owner));
             let command = printable(name.command.as_deref().unwrap_or("-"));
             let (owner, command) = (cut(&owner, owner_width - 1), cut(&command, command_width - 1));
-            let (shown, token) = (cut(&printable(&name.name), 23), name.token);
+            let (shown, token) = (cut(&printable(&name.name), name_width - 1), name.token);
             let line = format!(
-                "{shown:<24}{owner:<owner_width$}{command:<command_width$}{token:>7}{since:>11}{left:>9}{:>8}",
+                "{shown:<name_width$}{owner:<owner_width$}{command:<command_width$}{token:>7}{since:>9}{left:>9}{:>8}",
                 name.waiters
             );
             let (style, mark) =
