@@ -409,7 +409,7 @@ fn a_grant_in_an_open_transaction_holds_up_raise_and_purge() {
         let raise = scope.spawn(|| cluster.raise(1_000));
         eventually("the raise waits", || {
             let sql = "SELECT count(*) FROM pg_stat_activity
-                WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE \"raised\".meta%'";
+                WHERE wait_event_type = 'Lock' AND query LIKE 'DO %\"raised\".meta%'";
             server.sql(sql) == "1"
         });
         assert!(!raise.is_finished());
@@ -419,8 +419,6 @@ fn a_grant_in_an_open_transaction_holds_up_raise_and_purge() {
     assert_eq!(session.sql("SELECT raised.claim('y', 'a', 60000)"), "1001");
 }
 
-/// After a failover the floor is another server's. The function begins an epoch, in its caller's
-/// transaction.
 /// Each grant shares the lock of the floor with the next one, so that it is never free.
 #[test]
 fn a_raise_waits_for_the_grants_before_it_and_not_for_those_after_it() {
@@ -449,6 +447,8 @@ fn a_raise_waits_for_the_grants_before_it_and_not_for_those_after_it() {
     });
 }
 
+/// After a failover the floor is another server's. The function begins an epoch, in its caller's
+/// transaction.
 #[test]
 fn a_function_begins_an_epoch_when_the_server_is_another_one() {
     if !is_installed() {
