@@ -382,6 +382,15 @@ impl Engine for EtcdEngine {
         }
     }
 
+    fn guarded_put(&self, name: &str, token: i64, key: &[u8], value: &[u8]) -> Result<Stored> {
+        if key.is_empty() || self.keys.is_ours(key) {
+            let reason = "is empty, or among those of the leases: take one of your own".into();
+            return Err(Error::InvalidName { what: "key", reason });
+        }
+        let is_newest = has_value(self.keys.token(name), token.to_string());
+        self.write(vec![is_newest], vec![put(key.into(), value.into())])
+    }
+
     fn most_parts(&self, rows_each: usize) -> usize {
         MOST_OPERATIONS.saturating_sub(rows_each + 2).max(1)
     }
