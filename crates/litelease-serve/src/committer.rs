@@ -450,7 +450,7 @@ impl Committer {
             Some(_) if job.begins_something() => {
                 let moved = self.file.moved()?;
                 Some(self.check_key(job.caller()).err().map_or(moved, |refused| {
-                    // Whoever needs no key gets no address either.
+                    // A client that needs no key gets no address either.
                     if job.needs_keys() { refused } else { JobError::Moved("another place") }
                 }))
             }

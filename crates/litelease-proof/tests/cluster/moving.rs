@@ -281,7 +281,7 @@ fn a_served_file_is_moved_to_an_engine_with_a_running_service_and_its_clients_ar
             let gone = client.ask(method, path, &body, "").unwrap();
             assert!(gone.status == 410 && gone.error().contains(&url), "{path}: {gone:?}");
         }
-        // Whoever has no key does not get the address.
+        // A client without a key does not get the address.
         let mut stranger = Client::new(server.address);
         for (method, path, body, status) in [
             ("POST", "/v1/claim", claim("free", 0.0), 401),
