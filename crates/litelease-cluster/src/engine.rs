@@ -34,8 +34,8 @@ pub trait Engine: Send + Sync {
     /// Stores all of a change or nothing of it.
     ///
     /// It is stored only if the floor and every row of `seen` that the change names are still the
-    /// same, to the last column; with [`beside`](Change::beside) also what is beside them. Otherwise
-    /// the answer is [`Stored::Conflict`]. A row that was absent must still be absent.
+    /// same, to the last column; with [`beside`](Change::beside), what is beside them, too.
+    /// Otherwise the answer is [`Stored::Conflict`]. A row that was absent must still be absent.
     fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored>;
 
     /// Reads like [`load`](Engine::load), for at most `time`: a later answer is of no use.
@@ -45,8 +45,8 @@ pub trait Engine: Send + Sync {
     }
 
     /// Stores each of these rows for itself, if the floor, this row of `seen` and what is beside it
-    /// are still the same, and the row is live, and waits for at most `time`. `rows` has a new row for each row of `seen`, under
-    /// the same token, at most [`most_rows`](Engine::most_rows) of them.
+    /// are still the same, and the row is live, and waits for at most `time`. `rows` has a new row
+    /// for each row of `seen`, under the same token, at most [`most_rows`](Engine::most_rows) of them.
     ///
     /// Returns for each what became of it. A row that has changed does not keep the others from
     /// being stored. If the call fails, each of them may or may not be stored. An engine with a

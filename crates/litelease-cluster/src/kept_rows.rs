@@ -168,12 +168,12 @@ mod tests {
     #[test]
     fn a_refusal_is_the_reason_until_the_engine_answers_again() {
         let mut rows = KeptRows::new(Cluster::on(MemoryEngine::new()));
-        let late = || Err(Error::Unreachable("there was no time left to ask".into()));
-        let refused = || Err(Error::Refused("this password is wrong".into()));
+        let late = || Err::<(), _>(Error::Unreachable("there was no time left to ask".into()));
+        let refused = || Err::<(), _>(Error::Refused("this password is wrong".into()));
         assert_eq!(rows.reason(late()), late());
         assert_eq!(rows.reason(refused()), refused());
         assert_eq!(rows.reason(late()), refused());
-        let busy = || Err(Error::Locked("others were faster".into()));
+        let busy = || Err::<(), _>(Error::Locked("others were faster".into()));
         assert_eq!(rows.reason(busy()), busy());
         assert_eq!(rows.reason(late()), late());
     }

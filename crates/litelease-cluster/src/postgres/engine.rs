@@ -423,7 +423,11 @@ impl Shared {
     ) -> Result<Stored, Failure> {
         // Until the commit is sent, nothing is stored.
         self.begin(session).await?;
-        let changed = self.change_all(session, seen, change).await;
+        let mut changed = self.change_all(session, seen, change).await;
+        if !change.sides.is_empty() && matches!(changed, Ok(stored) if stored != Stored::Conflict) {
+            let put = self.put_sides(session, seen, change).await;
+            changed = if matches!(put, Ok(Stored::Done { .. })) { changed } else { put };
+        }
         match changed.map_err(Failure::not_sent)? {
             Stored::Conflict => {
                 self.end(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
@@ -474,15 +478,6 @@ impl Shared {
                 None => return Ok(Stored::Conflict),
             }
         }
-        for (name, side) in &change.sides {
-            let is_new = change.rows.iter().any(|(changed, _)| changed == name);
-            let put = self.put_beside(session, (seen, change), (name, side), is_new, &[]).await?;
-            if put == Stored::Conflict {
-                return Ok(put);
-            }
-            // The two have one version, and the row may have the server's time.
-            stored = if stored == Stored::Conflict { put } else { stored };
-        }
         if old.is_empty() {
             return Ok(stored);
         }
@@ -524,6 +519,24 @@ impl Shared {
             None => Stored::Conflict,
         };
         Ok(names.iter().map(became).collect())
+    }
+
+    /// Stores what is beside rows that this transaction has stored, which have the same version.
+    async fn put_sides(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        change: &Change,
+    ) -> Result<Stored, Failure> {
+        let mut stored = Stored::Conflict;
+        for (name, side) in &change.sides {
+            let is_new = change.rows.iter().any(|(changed, _)| changed == name);
+            stored = self.put_beside(session, (seen, change), (name, side), is_new, &[]).await?;
+            if stored == Stored::Conflict {
+                break;
+            }
+        }
+        Ok(stored)
     }
 
     /// Stores what is beside one row, with one statement, which is a transaction of its own.
