@@ -271,6 +271,8 @@ impl Engine for MemoryEngine {
         let names: Vec<&str> = change.names().collect();
         let mut stored = Stored::Conflict;
         self.stored(|rows| stored = rows.store(seen, change), &names);
+        // The token is the same, and the holder is to look all the same.
+        change.sides.iter().for_each(|(name, _)| self.notify(&[(Some(name), None)]));
         Ok(stored)
     }
 

@@ -93,7 +93,8 @@ fn a_request_is_told_to_the_holder_at_once_and_the_handover_wakes_the_requester(
             let held = b.hold("asked", options).unwrap();
             (held.token(), b.value("asked").unwrap(), held)
         });
-        let requester = requests.recv_timeout(SOON).expect("the holder is told");
+        let requester =
+            requests.recv_timeout(SOON).unwrap_or_else(|_| panic!("{engine}: not told"));
         assert_eq!(
             a.requested("asked").unwrap().map(|open| open.requester),
             Some(requester.clone())
