@@ -46,7 +46,8 @@ pub trait Engine: Send + Sync {
 
     /// Stores each of these rows for itself, if the floor, this row of `seen` and what is beside it
     /// are still the same, and the row is live, and waits for at most `time`. `rows` has a new row
-    /// for each row of `seen`, under the same token, at most [`most_rows`](Engine::most_rows) of them.
+    /// for each row of `seen`, under the same token, at most [`most_rows`](Engine::most_rows) of
+    /// them.
     ///
     /// Returns for each what became of it. A row that has changed does not keep the others from
     /// being stored. If the call fails, each of them may or may not be stored. An engine with a

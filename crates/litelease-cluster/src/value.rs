@@ -125,8 +125,8 @@ impl Cluster {
         Ok(payload.map(|payload| payload.value).filter(|value| *value != Value::Null))
     }
 
-    /// Returns the values of all names, live or not, each with the token that it belongs to.
-    #[doc(hidden)]
+    /// Returns the values of all names, each with the token that it was attached under. One whose
+    /// token is not that of a live grant has ended.
     pub fn values(&self) -> Result<Vec<(String, i64, Value)>> {
         let engine = &self.shared.engine;
         let read = || engine.list_beside(SideKind::Payload);
