@@ -32,7 +32,7 @@ struct Allowed {
     answer: RenewResult,
 }
 
-/// What became of one grant that was to be renewed.
+/// The decision about one grant that is to be renewed.
 enum Decided {
     Allowed(Box<Allowed>),
     /// The rule says no, by a row that may be old.

@@ -242,7 +242,7 @@ pub struct LoadedRow {
     pub version: i64,
     /// The row.
     pub row: Option<StoredRow>,
-    /// What is beside it.
+    /// The rows beside it.
     pub sides: Vec<SideRow>,
 }
 
@@ -252,7 +252,7 @@ pub struct LoadedRow {
 /// Only a [`Change`] with [`beside`](Change::beside) depends on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SideRow {
-    /// What it is.
+    /// Its kind.
     pub kind: SideKind,
     /// Another number after every change. It does not matter when it is stored.
     pub version: i64,
@@ -260,7 +260,7 @@ pub struct SideRow {
     pub token: i64,
     /// The attempt that stored it.
     pub attempt: i64,
-    /// What it says, as a JSON object.
+    /// Its content, as a JSON object.
     pub text: String,
 }
 
@@ -329,9 +329,10 @@ pub struct Change {
     /// the row is stored, the row is stored as of then, and the answer is [`Stored::DoneAt`]. An
     /// engine without a clock stores the row as it is.
     pub lasts_ms: Option<i64>,
-    /// What to store beside loaded rows, by name, whether they change or not.
+    /// Rows to store beside loaded rows, by name, whether those change or not.
     pub sides: Vec<(String, SideRow)>,
-    /// What is beside the rows must still be what was loaded, as far as it is of their token.
+    /// The payloads beside the rows must still be those that were loaded, as far as they are of
+    /// their token.
     pub beside: bool,
     /// Clients that wait for changes of these names are told, also if none is freed.
     pub tells: bool,

@@ -59,7 +59,7 @@ pub struct MemoryRows {
     pub floor: TokenFloor,
     /// The rows by name, each with its version.
     pub rows: BTreeMap<String, (i64, StoredRow)>,
-    /// What is beside the rows, by name.
+    /// The rows beside them, by name.
     pub sides: BTreeMap<(String, SideKind), SideRow>,
     service: BTreeMap<Vec<u8>, Vec<u8>>,
 }

@@ -8,7 +8,7 @@ use crate::cluster::Cluster;
 use crate::engine::{Error, Result, SideKind, SideRow};
 use crate::value::Value;
 
-/// What a grant carries. A plain one carries nothing.
+/// Everything that a grant carries. A plain one carries nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Payload {
     /// The value.

@@ -499,8 +499,8 @@ fn after_a_part(written: Result<Stored>) -> Result<Stored> {
     Err(Error::CommitUnknown(format!("a part of the rows is stored, and then: {said}")))
 }
 
-/// Checks that the answer is from this incarnation. No transaction can compare it: a cluster that was
-/// made from a backup has another id, and the keys that the backup had.
+/// Checks that the answer is from this incarnation. No transaction can compare it: a cluster that
+/// was made from a backup has another id, and the keys that the backup had.
 fn check_incarnation(incarnation: Option<i64>, header: Option<&Header>) -> Result<()> {
     match incarnation.is_none_or(|known| header.is_some_and(|it| incarnation_of(it) == known)) {
         true => Ok(()),

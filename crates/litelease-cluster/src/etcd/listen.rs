@@ -49,7 +49,7 @@ struct Names {
     /// Watches on the present stream, by what they watch, and the other way round.
     ids: HashMap<Watched, i64>,
     names: HashMap<i64, Watched>,
-    /// What must begin or end to be watched there.
+    /// Those that must begin or end to be watched there.
     due: Vec<Watched>,
     last_id: i64,
 }
