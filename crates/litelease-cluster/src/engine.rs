@@ -182,6 +182,14 @@ pub trait Engine: Send + Sync {
         Err(no_tables())
     }
 
+    /// Stores a value under a key of the caller's, if `token` is still the newest of `name`.
+    fn guarded_put(&self, name: &str, token: i64, key: &[u8], value: &[u8]) -> Result<Stored> {
+        let _ = (name, token, key, value);
+        Err(Error::Refused(
+            "only etcd has keys of the caller's; guard a table, or use a Gate".into(),
+        ))
+    }
+
     /// Returns all guards.
     fn guards(&self) -> Result<Vec<GuardInfo>> {
         Err(no_tables())

@@ -471,6 +471,15 @@ impl Engine for EtcdEngine {
         }
     }
 
+    fn guarded_put(&self, name: &str, token: i64, key: &[u8], value: &[u8]) -> Result<Stored> {
+        if key.is_empty() || self.keys.is_ours(key) {
+            let reason = "is empty, or among those of the leases: take one of your own".into();
+            return Err(Error::InvalidName { what: "key", reason });
+        }
+        let is_newest = has_value(self.keys.token(name), token.to_string());
+        self.write(vec![is_newest], vec![put(key.into(), value.into())])
+    }
+
     fn most_parts(&self, rows_each: usize) -> usize {
         MOST_OPERATIONS.saturating_sub(rows_each + 2).max(1)
     }
@@ -499,8 +508,8 @@ fn after_a_part(written: Result<Stored>) -> Result<Stored> {
     Err(Error::CommitUnknown(format!("a part of the rows is stored, and then: {said}")))
 }
 
-/// Checks that the answer is from this incarnation. No transaction can compare it: a cluster that
-/// was made from a backup has another id, and the keys that the backup had.
+/// Checks that the answer is from this incarnation. No transaction compares it: a cluster that was
+/// made from a backup has another id, and the keys that the backup had.
 fn check_incarnation(incarnation: Option<i64>, header: Option<&Header>) -> Result<()> {
     match incarnation.is_none_or(|known| header.is_some_and(|it| incarnation_of(it) == known)) {
         true => Ok(()),

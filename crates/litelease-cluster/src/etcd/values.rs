@@ -55,6 +55,11 @@ impl Keys {
         [format!("{}s/", self.base).as_bytes(), key].concat()
     }
 
+    /// Checks whether a key is for what is stored here.
+    pub(crate) fn is_ours(&self, key: &[u8]) -> bool {
+        key.starts_with(self.base.as_bytes())
+    }
+
     /// Returns the first key of all rows, and the first behind them.
     pub(crate) fn rows(&self) -> (Vec<u8>, Vec<u8>) {
         (self.row(""), format!("{}r0", self.base).into())

@@ -334,6 +334,36 @@ fn the_key_of_a_token_changes_with_grants_and_breaks_and_not_with_renewals() {
 }
 
 #[test]
+fn a_guarded_put_is_stored_under_the_newest_token_and_under_no_other() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let cluster = open(&etcd.url("guarded"));
+    let value = || {
+        let range = json!({ "key": base64(b"app/schedule") });
+        etcd.call(0, "kv/range", &range).unwrap()["kvs"][0]["value"].as_str().map(str::to_owned)
+    };
+    let lease = acquired(cluster.claim("x", "a", LONG));
+    assert!(cluster.guarded_put(&lease, "app/schedule", "monday").unwrap());
+    assert_eq!(value(), Some(base64(b"monday")));
+    let _ = cluster.renew(&lease, LONG).unwrap();
+    assert!(cluster.guarded_put(&lease, "app/schedule", "tuesday").unwrap());
+    let _ = cluster.break_lease("x").unwrap();
+    assert!(!cluster.guarded_put(&lease, "app/schedule", "late").unwrap());
+    let next = acquired(cluster.claim("x", "b", LONG));
+    assert!(!cluster.guarded_put(&lease, "app/schedule", "late").unwrap());
+    assert_eq!(value(), Some(base64(b"tuesday")));
+    assert!(cluster.guarded_put(&next, "app/schedule", "friday").unwrap());
+    assert_eq!(value(), Some(base64(b"friday")));
+    // A key of the leases would let it forge a token.
+    for key in ["", "guarded/t/x", "guarded/app"] {
+        let refused = cluster.guarded_put(&next, key, "7").unwrap_err();
+        assert!(matches!(refused, Error::InvalidName { .. }), "{key}: {refused}");
+    }
+}
+
+#[test]
 fn more_rows_than_fit_into_a_transaction_are_listed_fenced_and_purged() {
     if !is_installed() {
         return;
