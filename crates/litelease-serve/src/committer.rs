@@ -82,7 +82,8 @@ use crate::shares::{Pot, Thing};
 const IDLE: Duration = Duration::from_secs(5);
 
 /// How long a name may be changed or locked by others each time before those of its clients that do
-/// not wait are told that nothing was done, and the pause between two tries once that has lasted for so long.
+/// not wait are told that nothing was done, and the pause between two tries once that has lasted
+/// for so long.
 const MAX_CONTENTION: Duration = Duration::from_secs(5);
 const CONTENTION_PAUSE: Duration = Duration::from_millis(20);
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::{Duration, Instant};
 
+use litelease::rusqlite::types::Value;
 use litelease::{ClaimResult, HolderKind, KEPT, Lease, LeaseRow, PoolInfo, Reason, SlotRow};
 use litelease_client::{
     Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, PoolOfLabel,
@@ -222,6 +223,10 @@ impl Server {
 
     pub(super) fn row(&self, name: &str) -> Result<Option<LeaseRow>> {
         Ok(self.client.inspect(name).map_err(failure)?.lease.map(row))
+    }
+
+    pub(super) fn value(&self, name: &str) -> Result<Option<Value>> {
+        Ok(self.client.value(name).map_err(failure)?.map(stored))
     }
 
     pub(super) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
