@@ -44,6 +44,7 @@ mod reader;
 mod requests;
 mod served_file;
 pub(crate) mod slots;
+pub(crate) mod ticks;
 mod undelivered;
 mod wait_lists;
 mod wait_memory;
@@ -83,7 +84,8 @@ use crate::shares::{Pot, Thing};
 const IDLE: Duration = Duration::from_secs(5);
 
 /// How long a name may be changed or locked by others each time before those of its clients that do
-/// not wait are told that nothing was done, and the pause between two tries once that has lasted for so long.
+/// not wait are told that nothing was done, and the pause between two tries once that has lasted
+/// for so long.
 const MAX_CONTENTION: Duration = Duration::from_secs(5);
 const CONTENTION_PAUSE: Duration = Duration::from_millis(20);
 
@@ -490,6 +492,11 @@ impl Committer {
             let Ok(granted) = &*answer else { continue };
             if let Answer::Pool(PoolAnswer::Lent { borrowed, .. }) = granted {
                 newest = newest.max(borrowed.slot.token);
+            }
+            if let Answer::Name(answer) = granted
+                && let Some((name, tick_ms, has_passed)) = answer.begun_tick()
+            {
+                self.metrics.tick_begun(name, now_ms.saturating_sub(tick_ms), has_passed);
             }
             match granted.is_live_grant(now_ms) {
                 None => {}

@@ -79,7 +79,10 @@ fn a_holder_is_told_about_its_own_names_only() {
         eventually("the last of them is told", || {
             heard.0.lock().unwrap().last().map(String::as_str) == names.last().copied()
         });
-        assert_eq!(*heard.0.lock().unwrap(), names);
+        let mut heard = heard.0.lock().unwrap().clone();
+        // Two keys of a name are watched, and of both it may be unknown what happened.
+        heard.dedup();
+        assert_eq!(heard, names);
     };
     follow("mine");
     let sent = etcd.events();

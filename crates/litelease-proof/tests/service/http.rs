@@ -536,7 +536,7 @@ fn health_metrics_and_the_description_are_there() {
             assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
         }
     }
-    assert_eq!(calls, 44);
+    assert_eq!(calls, 51);
 }
 
 #[test]
