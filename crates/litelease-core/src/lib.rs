@@ -29,6 +29,7 @@ mod credential;
 mod epoch;
 mod grant;
 mod guard;
+mod history;
 mod lease_row;
 mod limit;
 mod pool;
@@ -51,11 +52,12 @@ pub use credential::{CredentialResult, CredentialTerm, Untimely, check_times, cr
 pub use epoch::{CommitContext, Epoch, epochs_left, leaves_room, next_epoch};
 pub use grant::{Grant, GrantRef};
 pub use guard::Guard;
+pub use history::HISTORY_KINDS;
 pub use lease_row::LeaseRow;
 pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{
     KEPT, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, keep_slot,
-    renew_slot, slot_term,
+    pool_label, pool_of_name, renew_slot, slot_term,
 };
 pub use queue::{
     AckResult, CancelResult, DEFAULT_ATTEMPTS, Delay, Delivery, Ended, Item, ItemState,

@@ -154,6 +154,7 @@ pub(crate) enum Keys {
 
 /// The permissions of one key, and when it expires.
 pub(crate) struct Access {
+    name: Arc<str>,
     allow: Vec<Permission>,
     expires_at_ms: Option<i64>,
 }
@@ -163,7 +164,8 @@ impl Keys {
         let access = |row: &AccessRow| {
             // A line that cannot be parsed allows nothing.
             let allow = row.allow.lines().filter_map(|line| Permission::parse(line).ok());
-            let access = Access { allow: allow.collect(), expires_at_ms: row.expires_at_ms };
+            let (name, expires_at_ms) = (row.name.as_str().into(), row.expires_at_ms);
+            let access = Access { name, allow: allow.collect(), expires_at_ms };
             Some((KeyHash::try_from(&*row.hash).ok()?, access))
         };
         Keys::Known(rows.iter().filter_map(access).collect())
@@ -191,6 +193,20 @@ impl Keys {
         match access.allow.iter().any(is_enough) {
             true => Ok(()),
             false => Err(JobError::NotAllowed(scope)),
+        }
+    }
+
+    /// Returns the names of all keys, each with the client that has it.
+    pub(crate) fn names(&self) -> HashMap<Caller, Arc<str>> {
+        let Keys::Known(known) = self else { return HashMap::new() };
+        known.iter().map(|(hash, access)| (Caller(Some(*hash)), access.name.clone())).collect()
+    }
+
+    /// Returns the name of a client's key, for the history.
+    pub(crate) fn name(&self, caller: Caller) -> Option<Arc<str>> {
+        match (self, caller.0) {
+            (Keys::Known(known), Some(hash)) => known.get(&hash).map(|access| access.name.clone()),
+            _ => None,
         }
     }
 

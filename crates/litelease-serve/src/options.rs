@@ -51,6 +51,9 @@ pub struct Options {
     pub open_metrics: bool,
     /// The issuer whose public keys are served at `/.well-known/jwks.json`.
     pub credentials: Option<Issuer>,
+    /// How many rows the history of a file keeps; 0 for none. `None` leaves a history as it is, and
+    /// begins one where there is none.
+    pub history: Option<u32>,
     /// The clock for expiry, in Unix milliseconds. Tests replace it.
     pub clock: fn() -> i64,
 }
@@ -75,6 +78,7 @@ impl Default for Options {
             open: false,
             open_metrics: false,
             credentials: None,
+            history: None,
             clock: litelease::now_ms,
         }
     }

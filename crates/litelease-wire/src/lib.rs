@@ -21,6 +21,7 @@ mod answer;
 mod call;
 mod field;
 mod grants;
+mod history;
 mod leases;
 mod openapi;
 mod pools;
@@ -32,6 +33,7 @@ mod value;
 pub use answer::{Described, Refusal, Schemas, Seconds};
 pub use call::{Call, Field, Key, Request};
 pub use grants::*;
+pub use history::*;
 pub use leases::*;
 pub use openapi::openapi;
 pub use pools::*;
@@ -60,7 +62,7 @@ macro_rules! for_all_calls {
             SlotBorrow, SlotRenew, SlotReturn, SlotBreak, ListSlots, ListPools,
             Attach, Limit, Progress, StoreCheckpoint, LastCheckpoint, RequestLease, HandOver,
             Send, Receive, Ack, Extend, GiveBack, Bury, Redrive, Discard, Cancel, DeleteQueue,
-            ListItems, ListQueues,
+            ListItems, ListQueues, ListHistory,
         }
     };
 }

@@ -23,7 +23,7 @@ from ._shards import ShardAssigned, ShardEvent, ShardLost, ShardRequested, Shard
 from ._tracker import Tracker
 from ._types import (
     Acknowledged, Acquired, Admitted, AutocommitOff, Borrowed, Broken, Busy, Cancelled, CannotGuard, Checkpoint,
-    CommitUnknown, ExpiredOnArrival, ForeignLocks, FloorTooLow, GuardInfo, GuardMissing, HoldTimeout, InvalidAttempts,
+    CommitUnknown, ExpiredOnArrival, ForeignLocks, FloorTooLow, GuardInfo, GuardMissing, HistoryRow, HoldTimeout, InvalidAttempts,
     InvalidCount, InvalidDelay, InvalidLeaseRow, InvalidText, InvalidShards, InvalidTime, InvalidTtl, InvalidUrl,
     LargestTokenNeeded, LeaderInfo, Leased, Lease, LiteleaseError, Loss, Lost, NewerFormat, NoFreeSlot, NoSuchPool,
     NotBootstrapped, NotFound, NotInTransaction, NotRequested, Reader, Reason, Rejected, Released, Renewed, Requested,
@@ -56,7 +56,7 @@ __version__ = version()
 __all__ = [
     "Acknowledged", "Acquired", "Admitted", "AutocommitOff", "Borrowed", "Broken", "Busy", "Cached", "Cancelled",
     "CannotGuard", "Checkpoint", "Client", "CommitUnknown", "Election", "ExpiredOnArrival", "ForeignLocks", "FloorTooLow",
-    "Gate", "Grant", "GuardInfo", "GuardMissing", "Held", "HeldSlot", "HoldTimeout", "InvalidAttempts", "InvalidCount",
+    "Gate", "Grant", "GuardInfo", "GuardMissing", "Held", "HeldSlot", "HistoryRow", "HoldTimeout", "InvalidAttempts", "InvalidCount",
     "InvalidDelay", "InvalidLeaseRow", "InvalidShards", "InvalidText", "InvalidTime", "InvalidTtl", "InvalidUrl", "Item",
     "ItemInfo", "ItemState", "LargestTokenNeeded", "Leader", "LeaderInfo", "Lease", "Leased", "Litelease", "LiteleaseError",
     "Loss", "Lost", "NewerFormat", "NoFreeSlot", "NoSuchPool", "NotBootstrapped", "NotFound", "NotInTransaction",

@@ -50,6 +50,7 @@ mod every;
 mod generate;
 mod grant;
 mod guard;
+mod history;
 mod hold;
 mod lease;
 mod move_file;
@@ -87,6 +88,7 @@ commands! {
     Access in access,
     Status in status,
     Ticks in ticks,
+    History in history,
     Who in who,
     Wait in wait,
     Watch in watch,

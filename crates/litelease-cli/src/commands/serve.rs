@@ -141,6 +141,10 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_MAX_BATCH", hide_env_values = true, value_name = "N")]
     #[arg(default_value = "1000", value_parser = clap::value_parser!(u32).range(1..))]
     max_batch: u32,
+    /// How many rows of history the file keeps; 0 for none [default: 100000, or what it keeps
+    /// already]
+    #[arg(long, env = "LITELEASE_HISTORY", hide_env_values = true, value_name = "ROWS")]
+    history: Option<u32>,
     /// How much to log: off, error, warn, info (requests, except borrows, returns and renewals that
     /// succeeded), debug (all requests)
     #[arg(long, env = "LITELEASE_LOG", hide_env_values = true, value_name = "LEVEL")]
@@ -319,6 +323,7 @@ impl Args {
             key_percent: self.key_share,
             patience: self.max_patience,
             max_batch: size(self.max_batch),
+            history: self.history,
             open: self.open,
             open_metrics: self.open_metrics,
             credentials: self.credentials.clone().map(Issuer::at),

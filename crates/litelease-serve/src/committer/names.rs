@@ -6,7 +6,7 @@ use litelease::{
 };
 use litelease_wire::{Broken, Refusal, Released};
 
-use super::batch::{Done, Failed, Served, duration};
+use super::batch::{Done, Failed, Operator, Served, duration};
 use crate::access::Names;
 use crate::answer::{Answer, Granted, LeaseWithRemaining, NameAnswer, rejected};
 use crate::high_water::NameGrant;
@@ -180,8 +180,9 @@ pub(crate) fn release(file: &Served<'_>, grant: &Grant, now_ms: i64) -> Done {
 }
 
 /// Ends the lease of any holder.
-pub(crate) fn break_lease(file: &Served<'_>, name: &str, now_ms: i64) -> Done {
-    Ok(Answer::Name(match file.db.at(now_ms).break_lease(name)? {
+pub(crate) fn break_lease(file: &Served<'_>, name: &str, operator: &Operator, now_ms: i64) -> Done {
+    let broken = file.acting(operator, || file.db.at(now_ms).break_lease(name))?;
+    Ok(Answer::Name(match broken {
         BreakResult::Broken { owner, token } => {
             NameAnswer::Broken(Broken { killed: token, name: name.into(), owner })
         }

@@ -70,9 +70,12 @@ impl Handle for Transfer {
 
 impl Handle for Break {
     async fn handle(self, context: Context<'_>) -> Handled {
-        let (name, reason) = (self.name, self.reason);
-        let done = context.on_name(name.clone(), names::break_lease).await;
-        context.log_reason(&name, reason, done)
+        let operator = context.operator(self.reason);
+        context
+            .on_name(self.name, move |file, name, now_ms| {
+                names::break_lease(file, name, &operator, now_ms)
+            })
+            .await
     }
 }
 
