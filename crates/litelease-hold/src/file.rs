@@ -15,6 +15,8 @@ mod session;
 mod shards;
 mod slots;
 pub mod sql;
+#[cfg(feature = "schedules")]
+mod ticks;
 mod writer;
 
 use std::fmt;
@@ -41,6 +43,8 @@ pub use session::{SessionMembers, open_session};
 pub use shards::{ShardEvent, Shards, ShardsOptions, StoredCheckpoint};
 pub use slots::SlotWish;
 pub use sql::{release_until, stay_loaded};
+#[cfg(feature = "schedules")]
+pub use ticks::FileTicks;
 pub use writer::write_lock_pid;
 
 /// The keeper of all holds of this process in files.

@@ -2,9 +2,9 @@
 //! time when it is lost.
 //!
 //! A place is a file, a server or an engine. It implements [`Place`] for the thread that asks and
-//! [`Rows`] for the keeper's thread; a worker uses [`Deliveries`]. This crate decides nothing about
-//! rows and knows no SQL. It counts trust on a [`Clock`] that is passed in, so that tests step a
-//! clock instead of sleeping. Most programs want the `litelease` crate.
+//! [`Rows`] for the keeper's thread; a worker uses [`Deliveries`], a scheduler `Ticks`. This crate
+//! decides nothing about rows and knows no SQL. It counts trust on a [`Clock`] that is passed in,
+//! so that tests step a clock instead of sleeping. Most programs want the `litelease` crate.
 //!
 //! # The states of a hold
 //! ```text
@@ -61,6 +61,8 @@ mod process_keeper;
 mod rows;
 #[cfg(feature = "schedules")]
 pub mod schedule;
+#[cfg(feature = "schedules")]
+mod scheduler;
 mod wait;
 mod worker;
 
@@ -78,5 +80,7 @@ pub use notify::Notifier;
 pub use place::{Acquired, Attach, Attached, Claimed, Granted, Home, Place, Wish, acquire};
 pub use process_keeper::{NoKeeper, ProcessKeeper, this_process};
 pub use rows::{Current, Due, Notice, Rows};
+#[cfg(feature = "schedules")]
+pub use scheduler::{Begun, HeldTick, Job, JobLoop, TickWish, Ticks, WorkEnd};
 pub use wait::{DeathCheck, Waiter, time_to_next_read};
 pub use worker::{Deliveries, Delivery, Received, Settled, Work, WorkOptions, WorkerCounts, cut};

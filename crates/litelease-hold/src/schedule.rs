@@ -6,18 +6,26 @@
 
 mod calendar;
 mod due;
+mod period;
+mod planner;
 mod zoned;
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
 pub use due::{Due, Planning, due};
+pub use period::parse_time;
+pub use planner::{Planner, Step};
 
 use calendar::Calendar;
 
 const DAY_MS: i64 = 86_400_000;
+
+/// A clock that is early runs the tick that it is early for, and not the one before.
+const EARLY_MS: i64 = 5_000;
 
 /// When ticks are planned: every so often, or by a cron line.
 ///
@@ -65,6 +73,13 @@ impl fmt::Display for InvalidSchedule {
 
 impl std::error::Error for InvalidSchedule {}
 
+#[cfg(feature = "rusqlite")]
+impl From<InvalidSchedule> for litelease_store::Error<rusqlite::Error> {
+    fn from(error: InvalidSchedule) -> Self {
+        litelease_store::Error::Hold { kind: "InvalidSchedule", error: Box::new(error) }
+    }
+}
+
 impl Schedule {
     /// Plans a tick at every multiple of a period since the Unix epoch. Whole days begin at
     /// midnight of the zone, which is UTC unless it is named.
@@ -81,7 +96,10 @@ impl Schedule {
         let ms = i64::try_from(period.as_millis()).ok().filter(|ms| *ms > 0);
         let ms = ms.filter(|ms| period == Duration::from_millis(ms.unsigned_abs()));
         let Some(ms) = ms else {
-            let text = format!("a period is a whole number of milliseconds, not {period:?}");
+            let text = match period {
+                Duration::ZERO => "a period must be more than zero".into(),
+                _ => format!("a period is a whole number of milliseconds, not {period:?}"),
+            };
             return Err(InvalidSchedule(text));
         };
         Ok(Schedule { text: shown(ms), kind: Kind::Every(ms), zone: TimeZone::UTC })
@@ -141,12 +159,44 @@ impl Schedule {
         }
     }
 
+    /// Returns the tick that is planned for about now, for a job that another program starts at its
+    /// time, such as cron: the latest one, which may be a few seconds ahead of this clock.
+    ///
+    /// ```
+    /// # use litelease_hold::schedule::Schedule;
+    /// let minutely = Schedule::cron("* * * * *")?;
+    /// assert_eq!(minutely.planned_about(59_900), Some(60_000));
+    /// assert_eq!(minutely.planned_about(80_000), Some(60_000));
+    /// # Ok::<(), litelease_hold::schedule::InvalidSchedule>(())
+    /// ```
+    pub fn planned_about(&self, now_ms: i64) -> Option<i64> {
+        self.previous(now_ms.saturating_add(EARLY_MS))
+    }
+
     /// Returns the first tick that is planned for later than `after_ms`.
     pub fn next(&self, after_ms: i64) -> Option<i64> {
         match &self.kind {
             Kind::Every(ms) => (after_ms - after_ms.rem_euclid(*ms)).checked_add(*ms),
             Kind::TimesOfDay(calendar) => zoned::next_time_of_day(calendar, &self.zone, after_ms),
             Kind::RealTime(calendar) => zoned::next_in_real_time(calendar, &self.zone, after_ms),
+        }
+    }
+}
+
+/// Reads a period, such as `15m`, or a cron line.
+///
+/// ```
+/// # use litelease_hold::schedule::Schedule;
+/// let [hourly, nightly] = ["60m", "0 3 * * *"].map(|text| text.parse::<Schedule>().unwrap());
+/// assert_eq!([hourly.to_string(), nightly.to_string()], ["1h", "0 3 * * *"]);
+/// ```
+impl FromStr for Schedule {
+    type Err = InvalidSchedule;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSchedule> {
+        match parse_time(text) {
+            Ok(period) => Schedule::every(period),
+            Err(_) => Schedule::cron(text),
         }
     }
 }

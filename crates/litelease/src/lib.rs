@@ -56,6 +56,8 @@ mod raw;
 mod read;
 mod request;
 mod retire;
+#[cfg(feature = "schedules")]
+mod scheduler;
 mod session;
 mod shards;
 mod single_writer;
@@ -90,6 +92,8 @@ pub use litelease_core::{
     pool_label, pool_of_name,
 };
 pub use litelease_hold::file::ShardsOptions;
+#[cfg(feature = "schedules")]
+pub use litelease_hold::schedule::{InvalidSchedule, Schedule};
 pub use litelease_hold::{Cancel, Identity, Liveness, Loss, LossSignal, Lost, WorkerCounts};
 #[doc(hidden)]
 pub use litelease_hold::{HolderKind, ProcessGroup};
@@ -107,6 +111,8 @@ pub use queue::{GiveBackOptions, Item, ItemName, Queue, SendOptions};
 pub use raw::RawLitelease;
 pub use request::RequestInfo;
 pub use rusqlite;
+#[cfg(feature = "schedules")]
+pub use scheduler::{JobOptions, JobTick, RunningScheduler, Scheduler};
 pub use session::Session;
 pub use shards::{ShardEvent, Shards};
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};

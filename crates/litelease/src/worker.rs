@@ -399,8 +399,8 @@ impl Shared {
     }
 }
 
-/// The handle of a handler, with a connection of its own.
-struct Handler(Litelease);
+/// The handle of a handler or a job, with a connection of its own.
+pub(crate) struct Handler(pub(crate) Litelease);
 
 impl Asks for Handler {
     fn with<T>(

@@ -74,6 +74,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         grace,
         on_lost: args.on_lost,
         command: args.command,
+        retries: 0,
         variables: Vec::new(),
         has_progress_pipe: false,
     };

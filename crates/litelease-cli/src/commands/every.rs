@@ -5,13 +5,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use litelease::Litelease;
-use litelease_hold::schedule::{Due, Planning, Schedule, due};
+use litelease_hold::schedule::{Planner, Planning, Step};
 use litelease_sys::children::{self, pid_t};
 use signal_hook::consts::{SIGTERM, SIGTSTP};
 
 use super::command_line::CommandLine;
 use super::run::child::forward_signals;
-use super::run::once_per::{schedule, stored_schedule};
+use super::run::once_per::TickOptions;
 use crate::duration::parse_positive;
 use crate::exit::{Result, code};
 use crate::output::{complain, printable};
@@ -19,14 +19,8 @@ use crate::target::Target;
 use crate::target::ticks::shown;
 use crate::{Common, database};
 
-/// The longest time without a look at the row and the clock: either may have been changed.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-
 /// How often the end of a run is looked for.
 const POLL: Duration = Duration::from_millis(50);
-
-/// The pause after a run that has not settled its tick.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Run a command at every tick of a schedule, once among all that have it
 ///
@@ -46,18 +40,6 @@ pub(crate) struct Args {
     /// The name of the job
     #[arg(value_parser = super::name)]
     name: String,
-    /// The time zone of the schedule, such as Europe/Berlin [default: UTC]
-    #[arg(long)]
-    zone: Option<String>,
-    /// Grant a tick at most so many times, if its holders die [default: 5]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(i64).range(1..))]
-    attempts: Option<i64>,
-    /// Never begin a tick a second time: the same as --attempts 1
-    #[arg(long, conflicts_with = "attempts")]
-    at_most_once: bool,
-    /// Do not begin a tick that is older than this
-    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
-    late: Option<Duration>,
     /// Run every tick that was missed, in order, and not only the last one; none that is older than
     /// --late [default: 1d]
     #[arg(long)]
@@ -72,23 +54,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_positive)]
     max_time: Option<Duration>,
     #[command(flatten)]
+    tick: TickOptions,
+    #[command(flatten)]
     command: CommandLine,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let schedule = schedule(&args.schedule, args.zone.as_deref())?;
+    let schedule = args.tick.schedule(&args.schedule)?;
     args.command.check(&format!("every {:?} {}", args.schedule, printable(&args.name)))?;
     Target::open(common)?.with_ticks()?;
     children::enable_sigchld();
     let db = database::open_patiently(common, Duration::ZERO)?;
     let (sender, signals) = channel();
     let _ending = forward_signals(sender, |signal| signal)?;
-    Every { args, schedule, common, db, signals }.run()
+    let planning = Planning { each: args.each, at_start: args.at_start, ..args.tick.planning() };
+    let planner = Planner::new(schedule, planning);
+    Every { args, planner, common, db, signals }.run()
 }
 
 struct Every<'c> {
     args: Args,
-    schedule: Schedule,
+    planner: Planner,
     common: &'c Common,
     db: Litelease,
     signals: Receiver<i32>,
@@ -101,17 +87,10 @@ enum Woken {
 }
 
 impl Every<'_> {
-    fn run(self) -> Result<u8> {
-        let mut settled = None;
+    fn run(mut self) -> Result<u8> {
         loop {
-            let woken = match self.due()? {
-                // It was not finished, and must not be begun again and again without a pause.
-                Due::Now(tick_ms) if settled == Some(tick_ms) => {
-                    settled = None;
-                    self.wait(PAUSE)
-                }
-                Due::Now(tick_ms) => {
-                    settled = Some(tick_ms);
+            let woken = match self.step()? {
+                Step::Run(tick_ms) => {
                     let (code, signal) = self.run_tick(tick_ms)?;
                     if matches!(code, code::USAGE | code::NOT_FOUND | code::NOT_RUNNABLE) {
                         return Ok(code);
@@ -124,19 +103,12 @@ impl Every<'_> {
                     }
                     signal.map_or(Woken::Time, Woken::Signal)
                 }
-                Due::Install(tick_ms) => {
-                    let schedule = self.schedule.to_string();
+                Step::Install(tick_ms) => {
+                    let schedule = self.planner.schedule().to_string();
                     self.db.install_schedule(&self.args.name, tick_ms, &schedule)?;
                     Woken::Time
                 }
-                Due::Wait(next_ms) => {
-                    let left_ms =
-                        next_ms.map(|next_ms| next_ms.saturating_sub(litelease::now_ms()));
-                    let left = left_ms.map_or(LONGEST_WAIT, |ms| {
-                        Duration::from_millis(u64::try_from(ms).unwrap_or_default())
-                    });
-                    self.wait(left.min(LONGEST_WAIT))
-                }
+                Step::Wait(time) => self.wait(time),
             };
             if let Woken::Signal(signal) = woken {
                 return Ok(code::SIGNAL.saturating_add(signal as u8));
@@ -144,17 +116,10 @@ impl Every<'_> {
         }
     }
 
-    fn due(&self) -> Result<Due> {
-        let Args { name, late, each, at_start, .. } = &self.args;
-        let late_ms = late.and_then(|late| i64::try_from(late.as_millis()).ok());
-        let planning = Planning { late_ms, each: *each, at_start: *at_start };
-        let stored = self.db.newest_tick(name)?.map(|info| {
-            let stored = info.schedule.as_deref().and_then(stored_schedule);
-            let is_same =
-                stored.is_some_and(|stored| stored.to_string() == self.schedule.to_string());
-            (info.tick, is_same)
-        });
-        Ok(due(stored, &self.schedule, planning, litelease::now_ms()))
+    fn step(&mut self) -> Result<Step> {
+        let info = self.db.newest_tick(&self.args.name)?;
+        let stored = info.as_ref().map(|info| (info.tick, info.schedule.as_deref()));
+        Ok(self.planner.step(stored, litelease::now_ms()))
     }
 
     /// Runs a tick to its end. Returns the exit code, and the signal that came meanwhile.
@@ -176,7 +141,7 @@ impl Every<'_> {
 
     /// Returns the `litelease run` of a tick.
     fn command(&self, tick_ms: i64) -> Result<Command> {
-        let Args { schedule, name, zone, attempts, at_most_once, ttl, max_time, .. } = &self.args;
+        let Args { schedule, name, ttl, max_time, .. } = &self.args;
         let mut command = Command::new(std::env::current_exe()?);
         if let Some(db) = &self.common.db {
             command.arg("--db").arg(db);
@@ -185,11 +150,7 @@ impl Every<'_> {
             command.args(is_given.then_some(flag));
         }
         command.args(["run", "--once-per", schedule, "--tick", &tick_ms.to_string()]);
-        command.args(zone.iter().flat_map(|zone| ["--zone", zone]));
-        command.args(at_most_once.then_some("--at-most-once"));
-        if let Some(attempts) = attempts {
-            command.args(["--attempts", &attempts.to_string()]);
-        }
+        command.args(self.args.tick.words());
         for (flag, time) in [("--ttl", ttl), ("--max-time", max_time)] {
             if let Some(time) = time {
                 command.args([flag, &format!("{}ms", time.as_millis())]);

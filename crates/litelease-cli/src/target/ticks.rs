@@ -7,9 +7,12 @@ use litelease::{Lease, Litelease, NewestTick, TickState};
 use litelease_hold::abandon;
 
 use super::{Finish, HoldRequest, Variable, file};
-use crate::exit::{Failure, code};
+use crate::exit::{Failure, code, is_locked};
 use crate::output::printable;
 use crate::{Common, database};
+
+/// The busy timeout of one attempt to finish a tick in a locked file.
+const FINISH_PAUSE: Duration = Duration::from_millis(5);
 
 /// Returns the variables of a tick. A command without one does not find those of a run around it.
 pub(super) fn variables(wanted: &HoldRequest, previous_ms: Option<i64>) -> Vec<Variable> {
@@ -74,9 +77,17 @@ pub(super) fn busy(db: &Litelease, wanted: &HoldRequest, current: &Lease) -> Fai
 pub(super) fn finish(common: &Common) -> Finish {
     let common = common.clone();
     Box::new(move |held, outcome| {
-        let db = database::open_patiently(&common, Duration::ZERO)?;
-        // The lease is renewed while this waits for a locked file.
-        let finished = db.finish_tick(held, outcome)?;
+        // The lease is renewed while this waits for a locked file. After its end the tick can still
+        // be finished, unless another one was granted it; and while the file is locked, none is.
+        let db = database::open_patiently(&common, Duration::MAX)?;
+        // Asks more often than those that wait to claim it.
+        db.conn().busy_timeout(FINISH_PAUSE).map_err(litelease::Error::from)?;
+        let finished = loop {
+            match db.finish_tick(held, outcome) {
+                Err(error) if is_locked(&error) => {}
+                finished => break finished?,
+            }
+        };
         abandon(held);
         if finished.is_finished() {
             return Ok(());

@@ -194,7 +194,7 @@ impl<A: Asks> Deliveries for FileDeliveries<A> {
 }
 
 /// Checks whether trying again may help: the file is locked, the disk is full or fails.
-fn may_pass(error: &Error) -> bool {
+pub(super) fn may_pass(error: &Error) -> bool {
     match error {
         Error::CommitUnknown(_) | Error::ExpiredOnArrival(_) => true,
         Error::Sqlite(Failure { code, .. }) => matches!(

@@ -59,6 +59,20 @@ pub trait Asks {
     fn longest_sleep(&self) -> Duration;
 }
 
+impl<A: Asks> Asks for &A {
+    fn with<T>(&self, work: impl FnOnce(FileLeases<'_>) -> Result<T>) -> Result<T> {
+        (*self).with(work)
+    }
+
+    fn go_on(&self) -> Result<()> {
+        (*self).go_on()
+    }
+
+    fn longest_sleep(&self) -> Duration {
+        (*self).longest_sleep()
+    }
+}
+
 impl Asks for FileLeases<'_> {
     fn with<T>(&self, work: impl FnOnce(FileLeases<'_>) -> Result<T>) -> Result<T> {
         work(*self)

@@ -260,3 +260,83 @@ fn installing_a_schedule_runs_nothing() {
     run.signal(SIGTERM);
     run.end();
 }
+
+#[test]
+fn a_command_that_fails_is_repeated_under_its_grant() {
+    let desk = Desk::new();
+    let script = "echo $LITELEASE_TOKEN >> log; test $(wc -l < log) -gt 1 || exit 3";
+    let run = desk.start(&["--retries", "2", "--tick", TICK, "x"], script);
+    assert_eq!(run.end().0, 0);
+    assert_eq!((desk.read("log").as_str(), newest(&desk, "x")), ("1\n1", is(TickState::Done)));
+    let missing = desk.run(&["run", "--retries", "2", "y", "--", "/no/such/program"]);
+    assert_eq!(missing.status.code(), Some(127), "what cannot be run is not repeated");
+    let run = desk.start(&["--retries", "1", "--tick", "now", "z"], "exit 3");
+    assert_eq!(run.end().0, 3);
+    assert_eq!(newest(&desk, "z").state, TickState::Failed);
+}
+
+#[test]
+fn a_command_that_is_asked_to_end_is_not_repeated_and_one_without_its_run_is_killed() {
+    let desk = Desk::new();
+    let words = ["--retries", "5", "--tick", TICK, "x"];
+    let run = desk.start(&words, "trap 'exit 9' TERM; echo $$ > pid; while :; do sleep 0.1; done");
+    desk.pid("pid");
+    run.signal(SIGTERM);
+    assert_eq!(run.end().0, 9, "its own exit code");
+    assert_eq!(newest(&desk, "x"), is(TickState::Open));
+    let run = desk.start(&words, "echo $$ > second; sleep 100");
+    let command = desk.pid("second");
+    run.signal(SIGKILL);
+    run.end();
+    // SAFETY: no pointers are involved, and signal 0 only asks.
+    eventually("it is killed, too", || unsafe { libc::kill(command, 0) } != 0);
+}
+
+/// No other process can be granted the tick while the file is locked, so the run waits.
+#[test]
+fn a_run_whose_file_is_locked_beyond_its_ttl_finishes_its_tick_late() {
+    let desk = Desk::new();
+    let script = "echo $$ > pid; until test -e go; do sleep 0.05; done";
+    let run = desk.start(&["--ttl", "1s", "--kill-grace", "50ms", "--tick", TICK, "x"], script);
+    desk.pid("pid");
+    let db = desk.db();
+    db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
+    fs::write(desk.folder.path().join("go"), "").unwrap();
+    let expired = || desk.db().newest_tick("x").unwrap().unwrap().holder.is_none();
+    eventually("its lease has run out", expired);
+    db.conn().execute_batch("COMMIT").unwrap();
+    assert_eq!(run.end().0, 0);
+    assert_eq!(newest(&desk, "x"), is(TickState::Done));
+}
+
+#[test]
+fn a_tick_in_sql_and_one_of_a_command_are_the_same() {
+    let desk = Desk::new();
+    let sql = |call: &str| -> litelease::rusqlite::Result<Option<i64>> {
+        let db = desk.db();
+        litelease::functions::register(db.conn()).unwrap();
+        db.conn().query_row(&format!("SELECT {call}"), [], |row| row.get(0))
+    };
+    let own = format!("litelease_tick('sql', {TICK_MS})");
+    assert_eq!((sql(&own).unwrap(), sql(&own).unwrap()), (Some(1), Some(0)));
+    let late = desk.start(&["--tick", TICK, "sql"], "echo never >> log");
+    assert_eq!(late.end().0, 0);
+    assert!(!desk.folder.path().join("log").exists());
+    let run =
+        desk.start(&["--tick", TICK, "x"], "echo $$ > pid; until test -e go; do sleep 0.05; done");
+    desk.pid("pid");
+    let claim = format!("litelease_claim_tick('x', 'sql', 30000, {TICK_MS})");
+    assert_eq!(sql(&claim).unwrap(), None, "a command is at it");
+    let held = sql(&format!("litelease_tick('x', {TICK_MS})")).unwrap_err();
+    assert!(held.to_string().contains("a holder is at work"), "{held}");
+    fs::write(desk.folder.path().join("go"), "").unwrap();
+    assert_eq!(run.end().0, 0);
+    assert_eq!(sql(&claim).unwrap(), Some(0), "the command has done it");
+    // And the other way round: the command waits for a holder in SQL.
+    let claim = "litelease_claim_tick('y', 'sql', 30000, 60000)";
+    assert_eq!(sql(claim).unwrap(), Some(1));
+    let waiting = desk.start(&["--tick", "60000", "y"], "echo never >> log");
+    assert_eq!(sql("litelease_finish_tick('y', 1)").unwrap(), Some(1));
+    assert_eq!(waiting.end().0, 0);
+    assert!(!desk.folder.path().join("log").exists());
+}

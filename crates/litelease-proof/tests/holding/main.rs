@@ -4,6 +4,7 @@ mod cached;
 mod dead;
 mod elections;
 mod keeper;
+mod scheduler;
 mod sessions;
 mod shards;
 mod waiting;

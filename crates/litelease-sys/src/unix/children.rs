@@ -1,8 +1,8 @@
 //! Child processes: forked, signalled in groups, and reaped.
 
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
 use std::{mem, ptr};
 
 pub use libc::pid_t;
@@ -61,6 +61,11 @@ pub unsafe fn in_own_group(
 ) {
     // SAFETY: the caller promises it.
     unsafe { command.process_group(0).pre_exec(prepare) };
+}
+
+/// Returns the exit code of a command as shells have it: 128 + signal if one has ended it.
+pub fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
 }
 
 /// Replaces this process by the command. Returns only if that fails.

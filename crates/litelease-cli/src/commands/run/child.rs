@@ -3,21 +3,23 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use litelease::backoff;
 use litelease_sys::children::{
-    Sentinel, die_with, exit_now, fork, give_terminal_to, in_own_group, is_ignored, make_group,
-    next_change, own_pid, pid_t, replace_process, signal, wait,
+    Sentinel, die_with, exit_code, exit_now, fork, give_terminal_to, in_own_group, is_ignored,
+    make_group, next_change, own_pid, pid_t, replace_process, signal, wait,
 };
 use serde_json::json;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
-use super::super::command_line::CommandLine;
-use super::session::Event;
+use super::session::{Event, Task};
+use crate::exit::code;
 use crate::target::Variable;
 
 /// A process that waits to become the command, in a process group of its own.
@@ -38,11 +40,7 @@ impl Prepared {
     /// copy.
     ///
     /// It dies when this thread does, so this must be the main thread.
-    pub(crate) fn fork(
-        command: &CommandLine,
-        place: &[Variable],
-        sentinel: &Sentinel,
-    ) -> io::Result<Self> {
+    pub(crate) fn fork(task: &Task, sentinel: &Sentinel) -> io::Result<Self> {
         let (lease, lease_writer) = pipe()?;
         let (outcome, outcome_writer) = pipe()?;
         let parent = std::process::id();
@@ -51,9 +49,11 @@ impl Prepared {
             None => {
                 drop((lease_writer, outcome));
                 sentinel.let_go();
-                let error = become_command(command, place, parent, lease);
-                let _ =
-                    (&outcome_writer).write_all(&error.raw_os_error().unwrap_or(0).to_ne_bytes());
+                let mut outcome = Some(outcome_writer);
+                let error = become_command(task, parent, lease, &mut outcome);
+                if let Some(outcome) = &mut outcome {
+                    let _ = outcome.write_all(&error.raw_os_error().unwrap_or(0).to_ne_bytes());
+                }
                 exit_now(127)
             }
             Some(group) => {
@@ -92,10 +92,10 @@ type LeaseVariables = Vec<(String, Option<String>)>;
 
 /// Waits for the lease and becomes the command. Returns only if that fails.
 fn become_command(
-    command: &CommandLine,
-    place: &[Variable],
+    task: &Task,
     parent: u32,
     mut lease: PipeReader,
+    outcome: &mut Option<PipeWriter>,
 ) -> io::Error {
     make_group(0);
     if let Err(error) = die_with(parent) {
@@ -107,13 +107,56 @@ fn become_command(
     let Some((lease, take_terminal)) = sent else {
         exit_now(0) // there will be no lease
     };
-    let mut command = command.command();
-    environment(&mut command, place);
+    let mut command = task.command.command();
+    environment(&mut command, &task.variables);
     environment(&mut command, &lease);
     if take_terminal {
         give_terminal_to(own_pid());
     }
-    replace_process(&mut command)
+    match task.retries {
+        0 => replace_process(&mut command),
+        retries => repeat(&mut command, retries, outcome),
+    }
+}
+
+/// The pauses before a command is repeated: the first, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// Runs the command, and repeats it so many times if it fails. Returns only if it cannot be run.
+///
+/// This process stays the leader of the group, which the owner text names. So it is signalled along
+/// with the command: what the command makes of that decides, and it is not repeated.
+fn repeat(command: &mut Command, retries: u32, outcome: &mut Option<PipeWriter>) -> io::Error {
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGQUIT, SIGHUP] {
+        // The command does not inherit this, and signals that are ignored stay ignored.
+        if !is_ignored(signal)
+            && let Err(error) = signal_hook::flag::register(signal, is_stopped.clone())
+        {
+            return error;
+        }
+    }
+    let has_stopped = || is_stopped.load(Ordering::SeqCst);
+    for failures in 1.. {
+        let status = match command.spawn() {
+            Ok(mut running) => {
+                drop(outcome.take());
+                running.wait()
+            }
+            Err(error) => return error,
+        };
+        let code = status.map_or(code::FAILED.into(), exit_code);
+        let [first, longest] = PAUSES;
+        let seed = i64::from(std::process::id());
+        let end = Instant::now() + backoff(first, longest, i64::from(failures), seed);
+        while code != 0 && failures <= retries && !has_stopped() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(20));
+        }
+        if code == 0 || failures > retries || has_stopped() {
+            exit_now(code);
+        }
+    }
+    io::ErrorKind::Other.into()
 }
 
 /// Starts the shell command that learns of a loss.

@@ -162,6 +162,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         grace,
         on_lost: args.on_lost,
         command: args.command,
+        retries: args.tick.options.retries,
         variables: place.variables(),
         has_progress_pipe: args.progress_within.is_some() && !place.stores_limits(&wanted),
     };

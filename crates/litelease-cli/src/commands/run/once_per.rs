@@ -7,16 +7,63 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use litelease::TickRequest;
-use litelease_hold::schedule::Schedule;
+use litelease_hold::schedule::{Planner, Planning, Schedule};
 
-use crate::duration::{parse, parse_positive};
+use crate::duration::parse_positive;
 use crate::exit::{Failure, Result};
 use crate::output::printable;
 
-/// A clock that is early runs the tick that it is early for, and not the one before.
-const EARLY_MS: i64 = 5_000;
+/// The options of a tick in `run` and `every`.
+#[derive(clap::Args)]
+pub(crate) struct TickOptions {
+    /// The time zone of the schedule, such as Europe/Berlin [default: UTC]
+    #[arg(long)]
+    zone: Option<String>,
+    /// Grant a tick at most so many times, if its holders die [default: 5]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(i64).range(1..))]
+    attempts: Option<i64>,
+    /// Never begin a tick a second time: the same as --attempts 1
+    #[arg(long, conflicts_with = "attempts")]
+    at_most_once: bool,
+    /// Do not begin a tick that is older than this
+    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
+    late: Option<Duration>,
+    /// Repeat the command so many times if it fails, under the same grant, after a pause that grows
+    /// from a second to a minute
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub(crate) retries: u32,
+}
 
-/// The options of a tick.
+impl TickOptions {
+    /// Reads a schedule: a period, or a cron line.
+    pub(crate) fn schedule(&self, text: &str) -> Result<Schedule> {
+        schedule(text, self.zone.as_deref())
+    }
+
+    pub(crate) fn planning(&self) -> Planning {
+        let plain = Planning::default();
+        let attempts = if self.at_most_once { Some(1) } else { self.attempts };
+        let late_ms = self.late.and_then(|late| i64::try_from(late.as_millis()).ok());
+        Planning { late_ms, attempts: attempts.unwrap_or(plain.attempts), ..plain }
+    }
+
+    /// Returns the words that pass these options on to a `litelease run` of one tick. That it is
+    /// late was decided before.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = vec!["--attempts".into(), self.planning().attempts.to_string()];
+        words.extend(self.zone.iter().flat_map(|zone| ["--zone".to_owned(), zone.clone()]));
+        words.extend(["--retries".into(), self.retries.to_string()]);
+        words
+    }
+
+    /// Checks whether any of them is given that only a tick has.
+    fn has_any(&self) -> bool {
+        let TickOptions { zone, attempts, late, at_most_once, .. } = self;
+        zone.is_some() || attempts.is_some() || late.is_some() || *at_most_once
+    }
+}
+
+/// The options of a tick in `run`.
 #[derive(clap::Args)]
 pub(crate) struct TickArgs {
     /// Run once per tick of this schedule, although several crontabs have it: a cron line, or a
@@ -27,21 +74,11 @@ pub(crate) struct TickArgs {
     /// exits with 0 in silence.
     #[arg(long, value_name = "SCHEDULE")]
     once_per: Option<String>,
-    /// The time zone of the schedule, such as Europe/Berlin [default: UTC]
-    #[arg(long, requires = "once_per")]
-    zone: Option<String>,
     /// Run this tick: a date, a date and time in UTC or RFC 3339, `now`, or Unix milliseconds
     #[arg(long, value_name = "WHEN", value_parser = when)]
     tick: Option<i64>,
-    /// Grant a tick at most so many times, if its holders die [default: 5]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(i64).range(1..))]
-    attempts: Option<i64>,
-    /// Never begin a tick a second time: the same as --attempts 1
-    #[arg(long, conflicts_with = "attempts")]
-    at_most_once: bool,
-    /// Do not begin a tick that is older than this
-    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
-    late: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) options: TickOptions,
 }
 
 /// The tick that a command is to run.
@@ -50,15 +87,15 @@ pub(crate) struct PlannedTick {
     /// The schedule and the command, for `ticks`.
     pub(crate) schedule: String,
     pub(crate) is_late: bool,
-    next_ms: Option<i64>,
+    planner: Option<Planner>,
 }
 
 impl PlannedTick {
     /// Returns how long to wait for it: not longer than until the next tick.
     pub(crate) fn wait(&self, asked: Duration) -> Duration {
-        let left_ms = self.next_ms.map(|next_ms| next_ms.saturating_sub(litelease::now_ms()));
-        let left = left_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or_default()));
-        left.map_or(asked, |left| left.min(asked))
+        let left =
+            |planner: &Planner| planner.longest_wait(self.request.tick_ms, litelease::now_ms());
+        self.planner.as_ref().map_or(asked, |planner| left(planner).min(asked))
     }
 }
 
@@ -66,14 +103,13 @@ impl TickArgs {
     /// Returns the tick that is due for this command, if one is asked for.
     pub(crate) fn planned(&self, name: &str, command: &[OsString]) -> Result<Option<PlannedTick>> {
         let schedule = match &self.once_per {
-            Some(text) => Some(schedule(text, self.zone.as_deref())?),
+            Some(text) => Some(self.options.schedule(text)?),
             None => None,
         };
-        let now_ms = litelease::now_ms();
-        let planned = || schedule.as_ref()?.previous(now_ms.saturating_add(EARLY_MS));
-        let Some(tick_ms) = self.tick.or_else(planned) else {
-            if self.attempts.is_some() || self.at_most_once || self.late.is_some() {
-                let text = "--attempts, --at-most-once and --late are for a tick: add --once-per or --tick";
+        let (now_ms, planning) = (litelease::now_ms(), self.options.planning());
+        let Some(tick_ms) = self.tick.or_else(|| schedule.as_ref()?.planned_about(now_ms)) else {
+            if self.options.has_any() && schedule.is_none() {
+                let text = "--zone, --attempts, --at-most-once and --late are for a tick: add --once-per or --tick";
                 return Err(Failure::usage(text));
             }
             return match schedule {
@@ -84,27 +120,18 @@ impl TickArgs {
                 }
             };
         };
-        let attempts = if self.at_most_once { Some(1) } else { self.attempts };
-        let plain = TickRequest::from(tick_ms);
-        let late_ms = self.late.and_then(|late| i64::try_from(late.as_millis()).ok());
         Ok(Some(PlannedTick {
-            request: TickRequest { attempts: attempts.unwrap_or(plain.attempts), ..plain },
+            request: TickRequest { tick_ms, attempts: planning.attempts },
             schedule: with_command(schedule.as_ref(), command),
-            is_late: late_ms.is_some_and(|late_ms| now_ms.saturating_sub(tick_ms) > late_ms),
-            next_ms: schedule.and_then(|schedule| schedule.next(tick_ms.max(now_ms))),
+            is_late: planning.is_late(tick_ms, now_ms),
+            planner: schedule.map(|schedule| Planner::new(schedule, planning)),
         }))
     }
 }
 
 /// Reads a schedule: a period, or a cron line.
-pub(crate) fn schedule(text: &str, zone: Option<&str>) -> Result<Schedule> {
-    let read = match parse_positive(text) {
-        Ok(period) => Schedule::every(period),
-        // A time that is none is no cron line either.
-        Err(reason) if parse(text).is_ok() => return Err(Failure::usage(reason)),
-        Err(_) => Schedule::cron(text),
-    };
-    let placed = read.and_then(|schedule| match zone {
+fn schedule(text: &str, zone: Option<&str>) -> Result<Schedule> {
+    let placed = text.parse::<Schedule>().and_then(|schedule| match zone {
         Some(zone) => schedule.in_zone(zone),
         None => Ok(schedule),
     });

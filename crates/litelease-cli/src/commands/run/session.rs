@@ -45,6 +45,8 @@ pub(crate) struct Task {
     pub(crate) grace: Duration,
     pub(crate) on_lost: Option<String>,
     pub(crate) command: CommandLine,
+    /// How often the command is repeated if it fails.
+    pub(crate) retries: u32,
     /// Variables of the environment, besides those of the lease.
     pub(crate) variables: Vec<Variable>,
     /// The command notes progress to the hold, and not where its lease is.
@@ -62,7 +64,7 @@ pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
     children::enable_sigchld();
     // SAFETY: there is one thread so far.
     let sentinel = unsafe { Sentinel::post() }?;
-    let prepared = Prepared::fork(&task.command, &task.variables, &sentinel)?;
+    let prepared = Prepared::fork(&task, &sentinel)?;
     let (sender, events) = channel();
     let ending = child::forward_signals(sender.clone(), Event::Signal)?;
     let cancel = Cancel::default();

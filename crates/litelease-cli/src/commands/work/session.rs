@@ -249,10 +249,13 @@ impl WorkLoop {
     /// Stops with the commands after Ctrl-Z. Deliveries are not extended meanwhile: afterwards the
     /// clock decides.
     fn pause(&self) {
-        for command in self.commands() {
+        // Held until the process goes on, so that no command is started meanwhile.
+        let state = self.state_with_all_commands();
+        for command in &state.commands {
             signal_group(command.group, SIGSTOP);
         }
         children::stop_self();
+        drop(state);
         self.enforce_deadline();
         for command in self.commands().iter().filter(|command| !command.killer().has_begun()) {
             signal_group(command.group, SIGCONT);
@@ -299,6 +302,19 @@ impl WorkLoop {
             _ if counts.lost > 0 => code::LOST,
             last => last.unwrap_or(code::NO),
         })
+    }
+
+    /// Returns the state once no command is being started: that one runs already, and is not in
+    /// the list yet.
+    fn state_with_all_commands(&self) -> MutexGuard<'_, State> {
+        loop {
+            let state = self.state();
+            if state.starting == 0 {
+                return state;
+            }
+            drop(state);
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn commands(&self) -> Vec<Arc<ItemCommand>> {
