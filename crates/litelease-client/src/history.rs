@@ -8,13 +8,13 @@ use crate::client::Client;
 use crate::mode::Mode;
 use crate::retry::RETRY;
 
-/// What a server has recorded, the newest first.
+/// Rows of the history of a server, the newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct History {
-    /// What happened.
+    /// The rows.
     pub events: Vec<Event>,
-    /// Whether the server records what happens.
+    /// True if the server keeps a history.
     pub is_on: bool,
 }
 
@@ -26,7 +26,7 @@ pub struct Event {
     pub id: i64,
     /// When it happened, in Unix milliseconds of the server.
     pub at_ms: i64,
-    /// What happened, in a word: `granted`, `released`, `expired`, `broken`…
+    /// The event in a word: `granted`, `released`, `expired`, `broken`…
     pub kind: String,
     /// `name`, `queue` or `pool`.
     pub object: String,

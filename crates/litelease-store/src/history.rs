@@ -4,7 +4,7 @@
 //! and releases run the same instructions as before. Rare changes that a row of the leases does not
 //! show (a tick, a dead item, who broke a lease and why) are written by their verbs.
 
-use litelease_core::HISTORY_KINDS;
+use litelease_core::{HISTORY_KINDS, is_live};
 
 use crate::definition::is_same;
 use crate::schema::{Table, create, is_there};
@@ -115,7 +115,7 @@ const NEWEST: &str = "SELECT coalesce(max(id), 0) FROM main.litelease_history_ro
 const LIST: &str = "SELECT id, at_ms, kind, object, name, owner, token, since_ms, number, result,
 actor, note FROM main.litelease_history_rows";
 
-/// What happened to a name, a queue or a pool.
+/// A row of the history: an event of a name, a queue or a pool.
 ///
 /// ```
 /// # use litelease_store::HistoryRow;
@@ -129,9 +129,9 @@ pub struct HistoryRow {
     pub id: i64,
     /// When it happened. A lease that ran out did so before the row was written.
     pub at_ms: i64,
-    /// What happened, in a word: `granted`, `released`, `expired`, `broken`…
+    /// The event in a word: `granted`, `released`, `expired`, `broken`…
     pub kind: String,
-    /// What it happened to: a `name`, a `queue` or a `pool`.
+    /// The kind of object that it is about: a `name`, a `queue` or a `pool`.
     pub object: String,
     /// Its name.
     pub name: String,
@@ -177,7 +177,7 @@ pub struct HistoryFilter<'a> {
     pub after: Option<i64>,
 }
 
-/// Who changes something, and why, for the rows that a verb adds.
+/// An operator or a command, for the rows that its changes add.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Actor {
     /// The name of the access key.
@@ -332,7 +332,7 @@ impl Store {
         let now_ms = When::Now.now_ms();
         Ok(row
             .tenure
-            .filter(|(_, end_ms)| *end_ms <= now_ms)
+            .filter(|(_, end_ms)| !is_live(*end_ms, now_ms))
             .map(|(owner, end_ms)| HistoryRow {
                 at_ms: end_ms,
                 kind: "expired".into(),

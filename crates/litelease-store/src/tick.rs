@@ -90,7 +90,7 @@ pub struct TickClaim<'a> {
     pub schedule: Option<&'a str>,
 }
 
-/// What the history has about a change of a tick, and the schedule that planned it.
+/// The kind of a change of a tick in the history, and the schedule that planned the tick.
 type Noted<'a> = (Option<&'a str>, Option<&'a str>);
 
 /// The stored row of a tick, with its texts.

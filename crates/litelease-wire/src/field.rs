@@ -128,7 +128,7 @@ kinds! {
     Token: i64 = |json| json.as_i64().filter(|token| (0..LARGEST_TOKEN).contains(token)),
         "a whole number, 0 or more and below 2^53",
         { "type": "integer", "minimum": 0, "maximum": ((1_i64 << 53) - 1) };
-    /// What a history is about.
+    /// A kind of objects in a history.
     ObjectKind: String = |json| text(json).filter(|kind| OBJECTS.contains(&&**kind)),
         "name, queue or pool", { "type": "string", "enum": OBJECTS };
     /// The kind of a row of the history.

@@ -56,7 +56,7 @@ answers! {
     }
 }
 
-/// What a history is about.
+/// The kinds of objects in a history.
 pub(crate) const OBJECTS: &[&str] = &["name", "queue", "pool"];
 
 /// The kinds of rows.

@@ -10,8 +10,8 @@ from ._fences import Fences, Value
 from ._connection import Closing, OwnConnection
 from ._time import Seconds, in_ms, in_seconds
 from ._types import (
-    Acquired, Broken, Busy, HistoryRow, Lease, Reader, Rejected, Released, Renewed, Requested, RequestedBy, RequestInfo, Stored,
-    TakenOver, Transferred, answer,
+    Acquired, Broken, Busy, HistoryRow, Lease, Reader, Rejected, Released, Renewed, Requested, RequestedBy, RequestInfo,
+    Stored, TakenOver, Transferred, answer,
 )
 from ._wait import claim_at, file_of, never
 

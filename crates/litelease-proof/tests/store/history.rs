@@ -12,12 +12,12 @@ use litelease_proof::rig::{LONG, acquired, memory};
 const TTL: Duration = Duration::from_millis(50);
 
 fn kinds(db: &Litelease, name: &str) -> Vec<String> {
-    let mut rows = of(db, name);
+    let mut rows = rows_of(db, name);
     rows.reverse();
     rows.into_iter().map(|row| row.kind).collect()
 }
 
-fn of(db: &Litelease, name: &str) -> Vec<HistoryRow> {
+fn rows_of(db: &Litelease, name: &str) -> Vec<HistoryRow> {
     db.history(HistoryFilter { name: Some(name), ..Default::default() }, 100).unwrap()
 }
 
@@ -59,7 +59,7 @@ fn every_end_of_a_grant_is_recorded_with_who_had_it_and_since_when() {
         "expired",
     ];
     assert_eq!(kinds(&db, "x"), expected);
-    let rows = of(&db, "x");
+    let rows = rows_of(&db, "x");
     let expired = rows.iter().find(|row| row.kind == "expired" && row.id > 0).unwrap();
     assert_eq!((expired.at_ms, expired.since_ms), (280, Some(230)), "when it ran out");
     assert_eq!(expired.owner.as_deref(), Some("c"));
@@ -69,7 +69,7 @@ fn every_end_of_a_grant_is_recorded_with_who_had_it_and_since_when() {
 fn a_lease_that_ran_out_has_an_end_although_nobody_came_after_it() {
     let db = kept();
     acquired(db.at(100).claim("x", "a", TTL));
-    let [end, granted] = &of(&db, "x")[..] else { panic!("two rows") };
+    let [end, granted] = &rows_of(&db, "x")[..] else { panic!("two rows") };
     assert_eq!(
         (end.id, end.kind.as_str(), end.at_ms, end.since_ms),
         (0, "expired", 150, Some(100))
@@ -85,7 +85,7 @@ fn a_history_is_part_of_the_transaction_that_it_is_about() {
     let tx = db.transaction().unwrap();
     acquired(tx.claim("x", "a", LONG));
     tx.rollback().unwrap();
-    assert!(of(&db, "x").is_empty());
+    assert!(rows_of(&db, "x").is_empty());
     let before = db.conn().last_insert_rowid();
     acquired(db.claim("x", "a", LONG));
     assert_eq!(db.conn().last_insert_rowid(), before);
@@ -101,16 +101,16 @@ fn a_history_keeps_so_many_rows_and_stops_when_told_to() {
         let _ = db.release(&lease).unwrap();
     };
     (0..20).for_each(|_| cycle());
-    assert_eq!(of(&db, "x").len(), 10);
-    assert_eq!(of(&db, "x")[0].id, 40);
+    assert_eq!(rows_of(&db, "x").len(), 10);
+    assert_eq!(rows_of(&db, "x")[0].id, 40);
     db.keep_history(4).unwrap();
-    assert_eq!(of(&db, "x").len(), 4);
+    assert_eq!(rows_of(&db, "x").len(), 4);
     db.keep_history(6).unwrap();
     (0..5).for_each(|_| cycle());
-    assert_eq!(of(&db, "x").len(), 6);
+    assert_eq!(rows_of(&db, "x").len(), 6);
     db.keep_history(0).unwrap();
     cycle();
-    assert_eq!((of(&db, "x").len(), of(&db, "x")[0].id), (6, 50));
+    assert_eq!((rows_of(&db, "x").len(), rows_of(&db, "x")[0].id), (6, 50));
     let leftover = "SELECT count(*) FROM sqlite_schema WHERE type = 'trigger'";
     let leftover: i64 = db.conn().query_row(leftover, [], |row| row.get(0)).unwrap();
     assert_eq!(leftover, 0);
@@ -147,7 +147,7 @@ fn ticks_dead_items_and_operators_are_recorded() {
     assert_eq!(db.acting(&actor, || queue.discard()).unwrap(), 2);
     let expected = ["item_died", "item_died", "item_died", "redriven", "discarded"];
     assert_eq!(kinds(&db, "mail"), expected);
-    let [discarded, redriven, died, ..] = &of(&db, "mail")[..] else { panic!("five rows") };
+    let [discarded, redriven, died, ..] = &rows_of(&db, "mail")[..] else { panic!("five rows") };
     assert_eq!(died.note.as_deref(), Some("too odd"));
     assert_eq!((redriven.number, redriven.result), (Some(1), Some(1)));
     assert_eq!((discarded.number, discarded.result), (None, Some(2)));

@@ -25,7 +25,7 @@ pub(super) trait Handle: Request {
 /// The longest text of a request in the log, in characters.
 const MOST_SHOWN: usize = 200;
 
-/// What a log shows of a request. None of it is a secret.
+/// The parts of a request that a log shows. None of them is a secret.
 #[derive(Default)]
 pub(super) struct Shown {
     pub(super) name: Option<String>,
