@@ -28,6 +28,9 @@ class Step:
         return int(self.words[key]) if key in self.words else None
 
 
+TICK_VERBS = ("tick", "finish", "skip", "again", "forget", "ticks")
+
+
 class Word(str):
     """A word that was quoted is never a keyword."""
 
@@ -35,8 +38,7 @@ class Word(str):
 
 
 def files() -> list[Path]:
-    # The package has no verbs on ticks yet.
-    found = sorted(path for path in (ROOT / "scenarios").glob("*.lease") if not path.name.startswith("tick"))
+    found = sorted((ROOT / "scenarios").glob("*.lease"))
     if outside := os.environ.get("LITELEASE_SCENARIOS"):
         more = sorted((ROOT / outside).glob("*.lease"))
         assert more, f"no *.lease file in {outside}"
@@ -123,12 +125,15 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
     if verb == "transfer":
         takes("to")
         found["new_owner"] = asked.pop(0)
-    labels = "count ttl from above token attempts visibility delay id key note value within progress until"
+    if verb == "tick":
+        found["tick"] = asked.pop(0)
+    labels = "tick count ttl from above token attempts visibility delay id key note value within progress until"
     for label in labels.split():
         if takes(label):
             if label == "from":
                 verb = "claim from dead"
                 takes("dead")
             found[label] = asked.pop(0)
+    found.update({flag: "1" for flag in ("done", "failed", "break") if takes(flag)})
     assert not asked, f"{place}: unexpected {asked}"
     return Step(place, text, now_ms, verb, found, answer or "ok")

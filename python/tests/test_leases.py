@@ -351,7 +351,7 @@ def examples() -> list[str]:
 
 def test_the_documents_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = examples()
-    assert len(blocks) == 9 and ".hold(" in blocks[0]
+    assert len(blocks) == 10 and ".hold(" in blocks[0]
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     can_load = hasattr(sqlite3.Connection, "enable_load_extension")

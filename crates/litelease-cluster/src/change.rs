@@ -421,7 +421,8 @@ impl Cluster {
         });
         let before = before.row.as_ref();
         let ends_tenure = before.is_some_and(|before| {
-            before.tenure.is_some() && (tenure.is_none() || before.token != write.token)
+            let is_handed_over = verb.kind == Kind::OnLive && before.token != write.token;
+            before.tenure.is_some() && (tenure.is_none() || is_handed_over)
         });
         let ended = if ends_tenure { attempt } else { before.map_or(0, |before| before.ended) };
         let (token, at_ms) = (write.token, at_now.now_ms);

@@ -247,9 +247,9 @@ pub struct StoredRow {
     pub at_ms: i64,
     /// The attempt that stored it.
     pub attempt: i64,
-    /// The attempt that ended the last tenure before this one: a release, a transfer, a break or a
-    /// takeover; 0 if there was none. Grants of a free name and renewals leave it as it is, so a
-    /// client whose answer was lost finds its attempt also after the next grant.
+    /// The attempt that ended the last tenure before its time: a release, a transfer or a break; 0
+    /// if there was none. Other grants and renewals leave it as it is, so a client whose answer was
+    /// lost finds its attempt also after the next grant.
     pub ended: i64,
 }
 
@@ -427,6 +427,11 @@ impl StoredRow {
             tenure.ttl_ms = tenure.until_ms.saturating_sub(row.at_ms);
         }
         row
+    }
+
+    /// Checks whether a transfer has stored it: its owner has not renewed it yet.
+    pub fn was_handed_over(&self) -> bool {
+        self.tenure.is_some() && self.ended == self.attempt
     }
 
     /// Returns the row as the rule sees it, or an error if it breaks what every writer promises.

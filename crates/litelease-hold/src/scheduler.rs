@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use litelease_core::{FinishTickResult, Tick, TickOutcome, TickRequest, backoff};
 
 use crate::schedule::{Planner, Planning, Schedule, Step};
-use crate::{Cancel, Held, HoldError, abandon, unique};
+use crate::{Cancel, Held, HeldGrant, HoldError, abandon, unique};
 
 /// How long a job waits before it is repeated after an error: at first, and at most.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -41,8 +41,12 @@ pub trait Ticks {
     /// Claims a tick, waits for the name for at most [`TickWish::wait`], and keeps the lease alive.
     fn begin(&self, wish: &TickWish<'_>) -> Result<Begun, HoldError<Self::Error>>;
 
-    /// Finishes the tick of a hold.
-    fn finish(&self, held: &Held, outcome: TickOutcome) -> Result<FinishTickResult, Self::Error>;
+    /// Finishes the tick of a grant.
+    fn finish(
+        &self,
+        grant: &HeldGrant,
+        outcome: TickOutcome,
+    ) -> Result<FinishTickResult, Self::Error>;
 
     /// Reports an error that may pass, and returns how long to pause before the next attempt.
     /// Returns any other error.
@@ -152,7 +156,12 @@ impl JobLoop {
     ) -> Result<(), HoldError<T::Error>> {
         while let Some(tick) = self.next(ticks)? {
             let end = self.work_on(&tick, || work(&tick));
-            self.end(ticks, tick, end).map_err(HoldError::Lease)?;
+            let is_trusted = tick.held.check().is_ok();
+            let ended = self.end(ticks, tick.held.grant(), is_trusted, end);
+            // What was left is released with the hold.
+            if ended.map_err(HoldError::Lease)? != WorkEnd::Left {
+                abandon(&tick.held);
+            }
         }
         Ok(())
     }
@@ -220,7 +229,11 @@ impl JobLoop {
                 Ok(Ok(false)) => return WorkEnd::Done,
                 Ok(Err(_)) | Err(_) => failures += 1,
             }
-            let Some(delay) = self.retry_delay(tick, failures) else { return WorkEnd::Failed };
+            let is_trusted = tick.held.check().is_ok();
+            let token = tick.held.token();
+            let Some(delay) = self.retry_delay(token, failures).filter(|_| is_trusted) else {
+                return WorkEnd::Failed;
+            };
             self.cancel.sleep(delay);
             if self.cancel.is_cancelled() {
                 return WorkEnd::Left;
@@ -230,40 +243,33 @@ impl JobLoop {
 
     /// Returns how long to wait before the work is repeated under the same grant after so many
     /// errors; none if it is not.
-    pub fn retry_delay(&self, tick: &HeldTick, failures: u32) -> Option<Duration> {
-        let is_repeated = failures <= self.job.retries && tick.held.check().is_ok();
-        let token = tick.held.token();
+    pub fn retry_delay(&self, token: i64, failures: u32) -> Option<Duration> {
+        let is_repeated = failures <= self.job.retries;
         is_repeated.then(|| backoff(FIRST_DELAY, LONGEST_DELAY, i64::from(failures), token))
     }
 
-    /// Ends the work on a tick. Returns the end that was stored: a tick that another holder was
-    /// granted meanwhile is left to that one.
+    /// Ends the work on a tick. Returns the end that it has: a tick that another holder was granted
+    /// meanwhile is left to that one. The caller ends the hold, and releases it if it is left.
     ///
     /// It tries as long as the place is locked or cannot be reached. No clock ends that: the tick
     /// is finished unless another holder was granted it.
     pub fn end<T: Ticks>(
         &self,
         ticks: &T,
-        tick: HeldTick,
+        grant: &HeldGrant,
+        is_trusted: bool,
         end: WorkEnd,
     ) -> Result<WorkEnd, T::Error> {
         let outcome = match end {
             WorkEnd::Done => TickOutcome::Done,
+            WorkEnd::Failed if is_trusted => TickOutcome::Failed,
             // What was cut short by a loss or a limit has not failed by itself.
-            WorkEnd::Failed if tick.held.check().is_ok() => TickOutcome::Failed,
-            WorkEnd::Finished => {
-                abandon(&tick.held);
-                return Ok(end);
-            }
-            WorkEnd::Failed | WorkEnd::Left => {
-                // If that fails, the keeper goes on, and the lease ends by itself.
-                let _ = tick.held.release();
-                return Ok(WorkEnd::Left);
-            }
+            WorkEnd::Failed | WorkEnd::Left => return Ok(WorkEnd::Left),
+            WorkEnd::Finished => return Ok(end),
         };
         let mut stopped: Option<Instant> = None;
         let finished = loop {
-            let error = match ticks.finish(&tick.held, outcome) {
+            let error = match ticks.finish(grant, outcome) {
                 Ok(finished) => break finished,
                 Err(error) => error,
             };
@@ -276,7 +282,6 @@ impl JobLoop {
             let pause = ticks.report(error)?;
             sleep(pause.min(FINISH_PAUSE));
         };
-        abandon(&tick.held);
         Ok(if finished.is_finished() { end } else { WorkEnd::Left })
     }
 }

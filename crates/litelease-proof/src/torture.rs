@@ -73,6 +73,8 @@ pub const PROOFS: &[Proof] = &[
         run: |watch| again_and_again(watch, "rules", "handoff_model::"),
     },
     Proof { name: "ticks", share: 1, run: ticks },
+    Proof { name: "ticks-processes", share: 2, run: ticks_of_processes },
+    Proof { name: "schedules", share: 1, run: schedules },
     Proof {
         name: "shared-reads",
         share: 1,
@@ -282,6 +284,39 @@ fn ticks(watch: &Watch) -> Outcome {
         watch.show(&format!("histories of up to {length} events, {states} states"));
     }
     Outcome { tried: format!("all histories of up to {length} events, {states} states"), found }
+}
+
+/// Schedulers in eight processes, programs and commands, with clocks that differ by ten seconds.
+fn ticks_of_processes(watch: &Watch) -> Outcome {
+    let mut pytest = Command::new("target/python/system/bin/python");
+    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "no_effect_comes_twice"]);
+    pytest.arg("python/tests/test_ticks.py").env("LITELEASE_STRESS_PROCESSES", "8");
+    pytest.env("LITELEASE_STRESS_SECONDS", watch.left().as_secs().max(10).to_string());
+    pytest.env("LITELEASE_SEED", watch.seed.to_string());
+    once(pytest, "eight processes that are killed and stopped, once")
+}
+
+/// Every change of forty years in twelve zones, against a count of its minutes.
+fn schedules(_: &Watch) -> Outcome {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "-q", "-p", "litelease-hold", "--features", "schedules"]);
+    cargo.args(["--test", "schedule", "every_change"]).env("LITELEASE_THOROUGH", "1");
+    once(cargo, "all changes of twelve zones in forty years")
+}
+
+/// Runs a command of the project once, in its folder.
+fn once(mut command: Command, tried: &str) -> Outcome {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let found = match command.current_dir(root).output() {
+        Ok(output) if output.status.success() => Vec::new(),
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            report(&String::from_utf8_lossy(&text));
+            vec!["it failed: see above".into()]
+        }
+        Err(error) => vec![format!("it does not run: {error}")],
+    };
+    Outcome { tried: tried.into(), found }
 }
 
 /// Random histories of a group that shares shards.

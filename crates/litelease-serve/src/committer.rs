@@ -81,8 +81,8 @@ use crate::shares::{Pot, Thing};
 /// How often to check the lock of the server while no client waits or watches.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// How long a name may be changed or locked by others each time before its clients are told that
-/// nothing was done, and the pause between two tries once that has lasted for so long.
+/// How long a name may be changed or locked by others each time before those of its clients that do
+/// not wait are told that nothing was done, and the pause between two tries once that has lasted for so long.
 const MAX_CONTENTION: Duration = Duration::from_secs(5);
 const CONTENTION_PAUSE: Duration = Duration::from_millis(20);
 
@@ -322,6 +322,7 @@ impl Committer {
                     self.waiting.join(*job);
                     continue;
                 }
+                Asker::Grant(job) if job.wait.is_some() => Ok(Job::Grant(*job)),
                 _ if contended_for > MAX_CONTENTION => Err(asker),
                 Asker::Grant(job) => Ok(Job::Grant(*job)),
                 Asker::Work(work) => Ok(Job::Work(work)),
@@ -330,7 +331,7 @@ impl Committer {
             match job {
                 Ok(job) if contended_for < CONTENTION_PAUSE => at_once.push(job),
                 Ok(job) => self.later.push((now + CONTENTION_PAUSE, job)),
-                Err(asker) => batch.answer(id, asker, Err(JobError::Engine)),
+                Err(asker) => batch.answer(id, asker, Err(JobError::Contended)),
             }
         }
         self.inbox.push_again(at_once);
@@ -380,7 +381,7 @@ impl Committer {
     fn take_due(&mut self) -> Vec<Id> {
         let (now_ms, started) = ((self.clock)(), Instant::now());
         let are_all_due = self.waiting.are_all_due(now_ms);
-        let due = self.waiting.take_due(&self.file.db, now_ms);
+        let due = self.waiting.take_due(&self.file.served(), now_ms);
         if are_all_due {
             self.file.adapt_poll_interval(started.elapsed());
         }
@@ -427,7 +428,7 @@ impl Committer {
         self.requests.watch(&mut batch.requesters, &self.waiting, batch.now_ms);
         for id in due {
             batch.now_ms = (self.clock)();
-            batch.freed(id, &self.file.served(), &mut self.waiting)?;
+            batch.due(id, &self.file.served(), &mut self.waiting)?;
         }
         Ok(count)
     }
@@ -617,7 +618,8 @@ impl Committer {
     /// Runs a read. Returns the function that sends the answer.
     fn read(&self, read: Read) -> SendAnswer {
         let (db, keys) = (&self.file.db, self.file.served().keys);
-        read(Ok(&Reader { db, keys, waiting: &self.waiting, now_ms: (self.clock)() }))
+        let (is_on_engine, now_ms) = (self.file.is_on_engine(), (self.clock)());
+        read(Ok(&Reader { db, keys, waiting: &self.waiting, is_on_engine, now_ms }))
     }
 
     fn answer_readies(&mut self) {

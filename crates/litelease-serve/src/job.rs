@@ -401,6 +401,8 @@ pub(crate) enum JobError {
     Database,
     /// The engine cannot be reached, or has not confirmed the change.
     Engine,
+    /// Others change or lock the row of this name all the time. Nothing was stored.
+    Contended,
     /// No server is known that writes to the engine.
     NoWriter,
     /// The file cannot be written, for this reason.

@@ -29,6 +29,7 @@ mod mirror;
 mod options;
 mod page;
 mod pending_grant;
+mod planted;
 mod program;
 mod replica;
 mod request;

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use litelease::rusqlite::Connection;
-use litelease::{Error, Litelease};
+use litelease::{Error, Lease, Litelease};
 use litelease_cluster::Cluster;
 use litelease_cluster::engine::{Changes, Engine, Listener, Loaded};
 use litelease_store::AccessRow;
@@ -206,10 +206,11 @@ impl Mirror {
             table::create(&connection, &name, &sql)?;
             self.schema.insert(name, sql);
         }
-        let tables = table::read_all(&connection)?;
+        let mut tables = table::read_all(&connection)?;
         connection.execute_batch("BEGIN")?;
-        for table in tables.values() {
+        for table in tables.values_mut() {
             self.unwanted.extend(table.fill(&connection, &rows, offset_ms)?);
+            table.read_names(&connection)?;
         }
         connection.execute_batch("COMMIT")?;
 
@@ -222,6 +223,7 @@ impl Mirror {
         self.take_in(&db, loaded, true)?;
         self.at_ms = at_ms;
         self.offset_ms = Some(offset_ms);
+        self.tables = tables;
         self.schema_version = None;
         self.is_stale = false;
         Ok(db)
@@ -310,7 +312,7 @@ impl Mirror {
             places.entry(table).or_default().push(*number);
         }
         for (name, numbers) in places {
-            let Some(table) = self.tables.get(name) else { continue };
+            let Some(table) = self.tables.get_mut(name) else { continue };
             let keys = numbers.iter().map(|number| encoding::row_key(name, *number));
             let asked: Vec<Vec<u8>> = match numbers.len() > MOST_LOADS {
                 true => vec![encoding::row_prefix(name)],
@@ -382,6 +384,11 @@ impl Mirror {
         true
     }
 
+    /// Checks whether a program has handed this lease over to its owner, who did not renew it yet.
+    pub(crate) fn was_handed_over(&self, lease: &Lease) -> bool {
+        self.names.was_handed_over(lease)
+    }
+
     /// Returns the names that others may have changed since the last call, or `None` if any may.
     pub(crate) fn hinted(&self) -> Option<BTreeSet<String>> {
         self.hints.take()
@@ -443,9 +450,10 @@ impl Mirror {
         if self.schema_version == Some(version) {
             return Ok(Vec::new());
         }
-        self.tables = table::read_all(connection)?;
+        let mut before = std::mem::replace(&mut self.tables, table::read_all(connection)?);
         let mut rows = Vec::new();
-        for (name, table) in &self.tables {
+        for (name, table) in &mut self.tables {
+            table.keep_names(before.remove(name));
             if self.schema.get(name) != Some(&table.sql) {
                 let key = [SCHEMA, name.as_bytes()].concat();
                 rows.push((key, Some(table.sql.clone().into_bytes())));
@@ -458,7 +466,7 @@ impl Mirror {
 
     /// Reads what the open transaction has changed: names and what belongs to them, and other rows.
     fn changed_rows(
-        &self,
+        &mut self,
         connection: &Connection,
         rows: &mut Vec<RowChange>,
         wanted: &mut Wanted,
@@ -469,13 +477,20 @@ impl Mirror {
                 names::read(connection, &numbers)?
                     .into_iter()
                     .for_each(|copied| wanted.write(copied));
-            } else if let Some(table) = self.tables.get(&name) {
+            } else if let Some(table) = self.tables.get_mut(&name) {
                 let mut changed = Vec::new();
                 table.read(connection, &numbers, offset_ms, &mut changed)?;
-                for ChangedRow { number, name: of, change } in changed {
-                    match of {
-                        Some(of) => wanted.add(of, (name.clone(), number), change),
-                        None => rows.push(change),
+                for ChangedRow { number, name: of, before, change } in changed {
+                    let place = (name.clone(), number);
+                    match (of, before) {
+                        // The number of a row that belonged to another name. That one is deleted
+                        // now, and this one is stored with the next commit.
+                        (Some(of), Some(before)) if of != before => {
+                            wanted.add(before, place.clone(), (change.0, None));
+                            wanted.put_off(of, place);
+                        }
+                        (Some(of), _) | (None, Some(of)) => wanted.add(of, place, change),
+                        (None, None) => rows.push(change),
                     }
                 }
             }
@@ -489,9 +504,6 @@ fn access_rows(rows: &BTreeMap<Vec<u8>, Vec<u8>>) -> AccessRows {
     let keys = rows.range(ACCESS.to_vec()..).take_while(|(key, _)| encoding::is_access(key));
     keys.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
-
-#[cfg(test)]
-pub(crate) use names::plant_counting_on;
 
 #[cfg(test)]
 mod tests;

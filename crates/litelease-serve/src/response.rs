@@ -148,6 +148,12 @@ impl From<Invalid> for HttpError {
     }
 }
 
+const UNCONFIRMED: &str = "the engine has not confirmed it, so it may or may not be done: try again, with the same \
+Idempotency-Key if there is one";
+
+const CONTENDED: &str = "nothing was done: a transaction keeps this name locked at the engine, or programs change it \
+all the time; try again";
+
 impl From<JobError> for HttpError {
     fn from(error: JobError) -> Self {
         let (status, text) = match error {
@@ -175,12 +181,8 @@ impl From<JobError> for HttpError {
             JobError::Database => {
                 (502, "the database failed: it is safe to try again; the server's log says more")
             }
-            JobError::Engine => {
-                return HttpError::later(
-                    "the engine has not confirmed it, so it may or may not be done: try again, with the \
-                 same Idempotency-Key if there is one",
-                );
-            }
+            JobError::Engine => return HttpError::later(UNCONFIRMED),
+            JobError::Contended => return HttpError::later(CONTENDED),
             JobError::NoWriter => {
                 return HttpError::later(
                     "no server writes at the moment: one takes over within seconds, so try again",

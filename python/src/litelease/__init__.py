@@ -18,17 +18,20 @@ from ._library import loadable_path, version
 from ._pools import Pools
 from ._queue import Item, ItemInfo, ItemState, Queue, QueueInfo
 from ._connection import load
+from ._scheduler import JobTick, Scheduler, planned_tick
 from ._sessions import Session, SessionName
 from ._shards import ShardAssigned, ShardEvent, ShardLost, ShardRequested, Shards
 from ._tracker import Tracker
 from ._types import (
-    Acknowledged, Acquired, Admitted, AutocommitOff, Borrowed, Broken, Busy, Cancelled, CannotGuard, Checkpoint,
-    CommitUnknown, ExpiredOnArrival, ForeignLocks, FloorTooLow, GuardInfo, GuardMissing, HistoryRow, HoldTimeout, InvalidAttempts,
-    InvalidCount, InvalidDelay, InvalidLeaseRow, InvalidText, InvalidShards, InvalidTime, InvalidTtl, InvalidUrl,
+    Acknowledged, Acquired, Admitted, AlreadyTaken, AutocommitOff, Borrowed, Broken, Busy, Cancelled, CannotGuard, Checkpoint,
+    CommitUnknown, ExpiredOnArrival, Finished, First, ForeignLocks, FloorTooLow, GuardInfo, GuardMissing, HistoryRow, HoldTimeout,
+    InvalidAttempts,
+    InFuture, InvalidCount, InvalidDelay, InvalidLeaseRow, InvalidText, InvalidShards, InvalidTime, InvalidTtl, InvalidUrl,
     LargestTokenNeeded, LeaderInfo, Leased, Lease, LiteleaseError, Loss, Lost, NewerFormat, NoFreeSlot, NoSuchPool,
     NotBootstrapped, NotFound, NotInTransaction, NotRequested, Reader, Reason, Rejected, Released, Renewed, Requested,
     RequestedBy, RequestInfo, SchemaMismatch, ServerRefused, ServerUnreachable, ShardCount, Slot, Stale, StaleReason,
-    StaleReceipt, StaleReceiptError, Stored, TakenOver, TimeOverflow, TokenExhausted, TrackerIsLockedError, Transferred,
+    StaleReceipt, StaleReceiptError, StaleTick, StaleTickError, Stored, TakenOver, TickAcquired, TickAhead, TickChanged,
+    TickHeld, TickInfo, TickState, TimeOverflow, TokenExhausted, TrackerIsLockedError, Transferred,
     TtlTooLong, Unchanged, UnexpectedChange, Vacant, WriteLockTimeout,
 )
 from ._worker import Worker, WorkerCounts, WorkItem
@@ -54,17 +57,20 @@ else:
 __version__ = version()
 
 __all__ = [
-    "Acknowledged", "Acquired", "Admitted", "AutocommitOff", "Borrowed", "Broken", "Busy", "Cached", "Cancelled",
-    "CannotGuard", "Checkpoint", "Client", "CommitUnknown", "Election", "ExpiredOnArrival", "ForeignLocks", "FloorTooLow",
-    "Gate", "Grant", "GuardInfo", "GuardMissing", "Held", "HeldSlot", "HistoryRow", "HoldTimeout", "InvalidAttempts", "InvalidCount",
-    "InvalidDelay", "InvalidLeaseRow", "InvalidShards", "InvalidText", "InvalidTime", "InvalidTtl", "InvalidUrl", "Item",
-    "ItemInfo", "ItemState", "LargestTokenNeeded", "Leader", "LeaderInfo", "Lease", "Leased", "Litelease", "LiteleaseError",
-    "Loss", "Lost", "NewerFormat", "NoFreeSlot", "NoSuchPool", "NotBootstrapped", "NotFound", "NotInTransaction",
-    "NotRequested", "Observer", "Pools", "Queue", "QueueInfo", "Reader", "ReadersLeft", "Reason", "Rejected", "Released",
-    "RemoteHeld", "RemoteItem", "RemoteQueue", "RemoteSlot", "Renewed", "RequestInfo", "Requested", "RequestedBy",
-    "SchemaMismatch", "ServerRefused", "ServerUnreachable", "Session", "SessionName", "ShardAssigned", "ShardCount",
-    "ShardEvent", "ShardLost", "ShardRequested", "Shards", "SingleWriter", "Slot", "Stale", "StaleReason", "StaleReceipt",
-    "StaleReceiptError", "Stored", "TakenOver", "TimeOverflow", "TokenExhausted", "Tracker", "TrackerIsLockedError",
-    "Transferred", "TtlTooLong", "Unchanged", "UnexpectedChange", "Vacant", "WorkItem", "Worker", "WorkerCounts",
-    "WriteLockTimeout", "__version__", "is_stale", "load", "loadable_path", "open", "version",
+    "Acknowledged", "Acquired", "Admitted", "AlreadyTaken", "AutocommitOff", "Borrowed", "Broken", "Busy", "Cached",
+    "Cancelled", "CannotGuard", "Checkpoint", "Client", "CommitUnknown", "Election", "ExpiredOnArrival", "Finished", "First",
+    "FloorTooLow", "ForeignLocks", "Gate", "Grant", "GuardInfo", "GuardMissing", "Held", "HeldSlot", "HistoryRow", "HoldTimeout",
+    "InFuture",
+    "InvalidAttempts", "InvalidCount", "InvalidDelay", "InvalidLeaseRow", "InvalidShards", "InvalidText", "InvalidTime",
+    "InvalidTtl", "InvalidUrl", "Item", "ItemInfo", "ItemState", "JobTick", "LargestTokenNeeded", "Leader", "LeaderInfo",
+    "Lease", "Leased", "Litelease", "LiteleaseError", "Loss", "Lost", "NewerFormat", "NoFreeSlot", "NoSuchPool",
+    "NotBootstrapped", "NotFound", "NotInTransaction", "NotRequested", "Observer", "Pools", "Queue", "QueueInfo", "Reader",
+    "ReadersLeft", "Reason", "Rejected", "Released", "RemoteHeld", "RemoteItem", "RemoteQueue", "RemoteSlot", "Renewed",
+    "RequestInfo", "Requested", "RequestedBy", "Scheduler", "SchemaMismatch", "ServerRefused", "ServerUnreachable", "Session",
+    "SessionName", "ShardAssigned", "ShardCount", "ShardEvent", "ShardLost", "ShardRequested", "Shards", "SingleWriter",
+    "Slot", "Stale", "StaleReason", "StaleReceipt", "StaleReceiptError", "StaleTick", "StaleTickError", "Stored", "TakenOver",
+    "TickAcquired", "TickAhead", "TickChanged", "TickHeld", "TickInfo", "TickState", "TimeOverflow", "TokenExhausted",
+    "Tracker", "TrackerIsLockedError", "Transferred", "TtlTooLong", "Unchanged", "UnexpectedChange", "Vacant", "WorkItem",
+    "Worker", "WorkerCounts", "WriteLockTimeout", "__version__", "is_stale", "load", "loadable_path", "open", "planned_tick",
+    "version",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Callable
 
 from ._fences import Fences, Value
 from ._connection import Closing, OwnConnection
+from ._ticks import Ticks
 from ._time import Seconds, in_ms, in_seconds
 from ._types import (
     Acquired, Broken, Busy, HistoryRow, Lease, Reader, Rejected, Released, Renewed, Requested, RequestedBy, RequestInfo,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ._queue import Queue, QueueInfo
 
 
-class Litelease(Fences, Closing):
+class Litelease(Fences, Ticks, Closing):
     """Leases in the main database of a ``sqlite3`` connection.
 
     Each verb takes ``now_ms`` for tests and simulations; without it the system clock is read once the write lock

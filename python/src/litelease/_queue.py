@@ -14,9 +14,11 @@ from ._atomic import at_once
 from ._fences import Value
 from ._connection import Handle
 from ._time import Seconds, in_ms
+from ._wait import file_of
 from ._types import Acknowledged, Cancelled, Leased, LiteleaseError, NotFound, StaleReceipt, StaleReceiptError, answer
 
 if TYPE_CHECKING:
+    from ._scheduler import Scheduler
     from ._worker import Worker, WorkerCounts, WorkItem
 
 
@@ -126,7 +128,7 @@ class Item(Delivered):
         >>> db.queue("mail").items()
         []
         """
-        block = _Finish(self)
+        block = Finish(self.queue, "finish", (self.receipt,), _check_receipt)
         try:
             try:
                 block.begin()
@@ -139,48 +141,58 @@ class Item(Delivered):
             block.undo()
 
 
-class _Finish:
-    """The transaction of one ``finish`` block.
+class Finish:
+    """The transaction of one ``finish`` block, begun and ended by the verbs of this name.
 
     A signal handler can raise anywhere, in ``undo`` too. So what was begun is recorded by the call that begins it, and ``undo``
     is called twice.
     """
 
-    def __init__(self, item: Item) -> None:
-        self._queue, self._receipt = item.queue, item.receipt
+    def __init__(self, handle: Handle, verb: str, values: tuple[object, ...], check: Callable[[Any], None]) -> None:
+        self._handle, self._verb, self._values, self._passes = handle, verb, values, check
         self._begun: list[list[tuple[Any, ...]]] = []
         self._ended: list[list[tuple[Any, ...]]] = []
 
     def begin(self) -> None:
-        queue = self._queue
-        self._begun.extend(map(_library.call, (queue._session,), (False,), ("begin_finish",), (self._receipt,)))
+        self._begun.extend(self._called(f"begin_{self._verb}"))
         self._check(answer(self._begun[0][0]))
 
     def end(self) -> None:
-        queue = self._queue
-        if queue._session.is_inherited:
+        if self._handle._session.is_inherited:
             self._begun.clear()  # the transaction is the parent's
             return
-        if not queue.conn.in_transaction:
+        if not self._handle.conn.in_transaction:
             raise LiteleaseError(
                 "the transaction was ended inside the block, as executescript() and `with conn:` do it: what was written before "
                 "that is stored, and the item is not acknowledged"
             )
-        end = map(_library.call, (queue._session,), (False,), ("end_finish",), (self._receipt,))
+        end = self._called(f"end_{self._verb}")
         at_once(functools.partial(self._ended.extend, end), self._begun.clear)
         self._check(answer(self._ended[0][0]))
 
     def undo(self) -> None:
         """Rolls back what was begun and not ended. Calling it twice is harmless."""
-        if self._begun and not self._queue._session.is_inherited:
+        if self._begun and not self._handle._session.is_inherited:
             with contextlib.suppress(sqlite3.Error, LiteleaseError):  # what was raised in the block matters more
-                undo = functools.partial(_library.call, self._queue._session, None, "undo_finish")
+                undo = functools.partial(_library.call, self._handle._session, None, "undo_finish")
                 at_once(undo, self._begun.clear)
 
-    def _check(self, answer: Acknowledged | StaleReceipt) -> None:
-        if isinstance(answer, StaleReceipt):
+    def _called(self, verb: str) -> Any:
+        """Returns an iterator that calls a verb: no bytecode runs between the call and the record of it."""
+        values = ((value,) for value in (self._handle._session, False, verb, *self._values))
+        return map(_library.call, *values)
+
+    def _check(self, answer: Any) -> None:
+        try:
+            self._passes(answer)
+        except LiteleaseError:
             self._begun.clear()
-            raise StaleReceiptError(answer.reason)
+            raise
+
+
+def _check_receipt(answer: Acknowledged | StaleReceipt) -> None:
+    if isinstance(answer, StaleReceipt):
+        raise StaleReceiptError(answer.reason)
 
 
 class Queue(Handle):
@@ -383,6 +395,15 @@ class Queue(Handle):
             visibility, first_delay=first_delay, longest_delay=longest_delay, once=once, until_empty=until_empty
         )
         return worker.run(handler)
+
+    def every(self, name: str, schedule: str, body: Value, *, tz: str | None = None) -> Scheduler:
+        """Returns a scheduler that sends an item at each tick of a schedule, in the commit of the tick: one per tick, exactly,
+        however many processes have the schedule. Start it."""
+        from ._scheduler import Scheduler
+
+        scheduler = Scheduler(file_of(self, "every"))
+        scheduler.send(name, schedule, self.name, body, tz=tz)
+        return scheduler
 
     def _item(self, id: int, receipt: str, attempt: int, token: int, deadline_ms: int, body: Value) -> Item:
         return Item(id, receipt, attempt, token, deadline_ms, body, self)

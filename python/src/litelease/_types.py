@@ -59,9 +59,92 @@ class Acquired(_Yes):
 
 @dataclass(frozen=True)
 class Busy(_No):
-    """The name has a live owner. It may even be the same owner text. It is falsy."""
+    """The name has a live owner. It may even be the same owner text. It is falsy. ``tick_ms`` is the tick that it runs, where a
+    tick was claimed and it runs one."""
 
     current: Lease
+    tick_ms: int | None = field(default=None, repr=False)
+
+
+class TickState(enum.Enum):
+    """The state of a tick. Every state but the first is final."""
+
+    OPEN = "open"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class TickAcquired(Acquired):
+    """The tick is the caller's, under this grant: the number of it among those of the tick, the newest tick before that was
+    done, and an older one that was open and is not run any more."""
+
+    attempt: int
+    previous_ms: int | None
+    passed_ms: int | None
+
+
+@dataclass(frozen=True)
+class First(_Yes):
+    """The tick is the caller's, and done."""
+
+
+@dataclass(frozen=True)
+class AlreadyTaken(_No):
+    """The tick is taken: this is the newest one of the name. It is falsy."""
+
+    tick_ms: int
+    state: TickState
+
+
+@dataclass(frozen=True)
+class InFuture(_No):
+    """The tick is more than a minute ahead of the clock, which says this. It is falsy."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class Finished(_Yes):
+    """The tick is final, and its grant has ended. ``is_repeated``: it was before, so no effect may be repeated."""
+
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True)
+class StaleTick(_No):
+    """The grant does not have its tick any more. This is the newest one of the name. It is falsy."""
+
+    tick_ms: int | None
+    state: TickState | None
+
+
+@dataclass(frozen=True)
+class TickChanged(_Yes):
+    """An operator has changed the ticks of a name: this is the newest one now, or was."""
+
+    tick_ms: int
+    state: TickState
+
+
+@dataclass(frozen=True)
+class TickInfo:
+    """The newest tick of a name: its state, the newest one that was done, how often it was granted and may be, by whom, and the
+    expiry of the live lease of a holder that is at work on it."""
+
+    name: str
+    tick_ms: int
+    state: TickState
+    done_ms: int | None
+    attempt: int
+    attempts: int
+    owner: str | None
+    token: int | None
+    began_ms: int
+    ended_ms: int | None
+    expires_at_ms: int | None
+    schedule: str | None
 
 
 @dataclass(frozen=True)
@@ -392,6 +475,18 @@ class StaleReceiptError(LiteleaseError):
         self.reason = reason
 
 
+class TickAhead(LiteleaseError):
+    """The newest tick of a name is more than a minute ahead of the clock, which was set back: correct it, or skip."""
+
+
+class TickHeld(LiteleaseError):
+    """A tick was to be begun and finished at once while a holder is at work on one."""
+
+
+class StaleTickError(LiteleaseError):
+    """The grant does not have its tick any more. What was written in the block was rolled back."""
+
+
 class NotBootstrapped(LiteleaseError):
     """The database has no lease table yet: call ``bootstrap()``."""
 
@@ -534,6 +629,10 @@ def answer(row: tuple[Any, ...]) -> Any:
     if case == "Rejected":
         reason, newest, *current = values
         return Rejected(Reason[reason], Lease(*current) if current else None, newest)
+    if case in _OF_TICKS:
+        return _OF_TICKS[case](*values)
+    if case == "Busy":
+        return Busy(Lease(*values[:4]), *values[4:])
     if case == "StaleReceipt":
         return StaleReceipt(StaleReason(values[0]))
     if case == "Error":
@@ -543,7 +642,42 @@ def answer(row: tuple[Any, ...]) -> Any:
     return _OTHERS[case](*values)
 
 
-_WITH_LEASE: dict[str, Any] = {kind.__name__: kind for kind in (Acquired, Busy, Renewed, Transferred)}
+def _acquired(*values: Any) -> Acquired:
+    lease = Lease(*values[:4])
+    return TickAcquired(lease, *values[4:]) if values[4:] else Acquired(lease)
+
+
+def _stale(*newest: Any) -> Stale | StaleTick:
+    return Stale(*newest) if len(newest) == 1 else _newest(StaleTick)(*newest)
+
+
+def _newest(kind: Any) -> Any:
+    def made(tick_ms: int | None, state: str | None) -> Any:
+        return kind(tick_ms, None if state is None else TickState(state))
+
+    return made
+
+
+def _nothing() -> None:
+    return None
+
+
+def _repeated() -> Finished:
+    return Finished(True)
+
+
+_WITH_LEASE: dict[str, Any] = {kind.__name__: kind for kind in (Renewed, Transferred)}
+_OF_TICKS: dict[str, Any] = {
+    "Acquired": _acquired,
+    "First": First,
+    "InFuture": InFuture,
+    "AlreadyTaken": _newest(AlreadyTaken),
+    "Finished": Finished,
+    "Repeated": _repeated,
+    "Stale": _stale,
+    "Changed": _newest(TickChanged),
+    "Unknown": _nothing,
+}
 _OTHERS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (Released, Broken, Stored, Admitted, Stale, Acknowledged, Cancelled, Leased, NotFound, Requested, RequestedBy)

@@ -32,6 +32,7 @@ from ._held import Held, HeldSlot, Holding, number_of
 from ._leases import Litelease
 from ._leases import open as open_file
 from ._pools import Pools
+from ._scheduler import Scheduler as _Scheduler
 from ._connection import Handle
 from ._time import Seconds, in_ms, in_seconds
 from ._types import Acquired, Busy, Lease, LiteleaseError, RequestInfo
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
 
-__all__ = ["Client", "ClientQueue", "Database", "campaign", "claim_wait", "hand_over", "hold", "hold_slot", "requested"]
+__all__ = ["Client", "ClientQueue", "Database", "Scheduler", "campaign", "claim_wait", "hand_over", "hold", "hold_slot", "requested"]
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -253,6 +254,49 @@ async def claim_wait(database: Database, name: str, owner: str, ttl: Seconds, wa
                 db.release(answer.lease)
 
     return await _Work(work, undo).run()
+
+
+class Scheduler(_Scheduler):
+    """A scheduler whose jobs may be coroutine functions, which run in the event loop: see ``litelease.Scheduler``. A job that is
+    a plain function runs in its thread. ``tick.finish()`` waits for the file's write lock in the loop: keep other writers short.
+
+        async with aio.Scheduler("app.sqlite3") as scheduler: ...
+    """
+
+    _may_be_coroutine = True
+    _loop: asyncio.AbstractEventLoop
+
+    def start(self) -> None:
+        """Starts the threads of the jobs, from a coroutine."""
+        self._loop = asyncio.get_running_loop()
+        super().start()
+
+    async def stop(self) -> None:  # type: ignore[override]
+        """Begins no further tick, and waits for the jobs under way."""
+        self._begin_to_stop()
+        await _Work(lambda _: _Scheduler.stop(self)).run()
+
+    async def run(self) -> None:  # type: ignore[override]
+        """Runs the jobs until it is cancelled, or ``stop()`` is called."""
+        async with self:
+            await _Work(lambda stop: self._wait(stop)).run()
+
+    def _wait(self, stop: Stop) -> None:
+        while not stop() and not self._stopped.wait(0.05):
+            pass
+
+    async def __aenter__(self) -> Scheduler:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def _call(self, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
+        if inspect.iscoroutinefunction(function):
+            asyncio.run_coroutine_threadsafe(function(*given), self._loop).result()
+        else:
+            function(*given)
 
 
 class _Beside(Generic[C]):

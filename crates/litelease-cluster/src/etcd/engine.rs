@@ -136,7 +136,17 @@ impl EtcdEngine {
     }
 
     fn write(&self, compare: Vec<Compare>, operations: Vec<Op>) -> Result<Stored> {
+        self.write_to(None, compare, operations)
+    }
+
+    fn write_to(
+        &self,
+        incarnation: Option<i64>,
+        compare: Vec<Compare>,
+        operations: Vec<Op>,
+    ) -> Result<Stored> {
         let response: TxnResponse = self.client.write(TXN, txn(compare, operations))?;
+        check_incarnation(incarnation, response.header.as_ref())?;
         let answer = TxnAnswer::from_response(response)?;
         Ok(match answer.succeeded {
             true => Stored::Done { version: answer.revision },
@@ -324,16 +334,17 @@ impl Engine for EtcdEngine {
     }
 
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {
-        let mut stored = Stored::Conflict;
-        for (part, some) in rows.chunks(MOST_OPERATIONS).enumerate() {
-            let is_newest = has_value(self.keys.token(name), token.to_string());
-            let written = self.write(vec![is_newest], self.puts(some));
-            stored = if part == 0 { written? } else { after_a_part(written)? };
-            if stored == Stored::Conflict {
-                break;
-            }
-        }
-        Ok(stored)
+        self.commit_rows_to(None, name, token, rows)
+    }
+
+    fn commit_rows_of(
+        &self,
+        incarnation: i64,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Result<Stored> {
+        self.commit_rows_to(Some(incarnation), name, token, rows)
     }
 
     /// Each part is a transaction inside one that compares the token of the writer and the floor.
@@ -348,6 +359,7 @@ impl Engine for EtcdEngine {
         let mut request = txn(compare, operations);
         request.failure = requests(vec![self.range(floor, 0)]);
         let response: TxnResponse = self.client.write(TXN, request)?;
+        check_incarnation(Some(commit.incarnation), response.header.as_ref())?;
         if !response.succeeded {
             let answer = TxnAnswer::from_response(response)?;
             let floor = answer.ranges.first().and_then(|range| range.kvs.first());
@@ -397,7 +409,42 @@ fn after_a_part(written: Result<Stored>) -> Result<Stored> {
     Err(Error::CommitUnknown(format!("a part of the rows is stored, and then: {said}")))
 }
 
+/// Checks that the answer is from this incarnation. No transaction can compare it: a cluster that was
+/// made from a backup has another id, and the keys that the backup had.
+fn check_incarnation(incarnation: Option<i64>, header: Option<&Header>) -> Result<()> {
+    match incarnation.is_none_or(|known| header.is_some_and(|it| incarnation_of(it) == known)) {
+        true => Ok(()),
+        false => {
+            Err(Error::CommitUnknown("another cluster has answered: etcd was restored".into()))
+        }
+    }
+}
+
+/// Returns the cluster's id, as a positive number.
+fn incarnation_of(header: &Header) -> i64 {
+    i64::try_from(header.cluster_id >> 1).unwrap_or(1).max(1)
+}
+
 impl EtcdEngine {
+    fn commit_rows_to(
+        &self,
+        incarnation: Option<i64>,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Result<Stored> {
+        let mut stored = Stored::Conflict;
+        for (part, some) in rows.chunks(MOST_OPERATIONS).enumerate() {
+            let is_newest = has_value(self.keys.token(name), token.to_string());
+            let written = self.write_to(incarnation, vec![is_newest], self.puts(some));
+            stored = if part == 0 { written? } else { after_a_part(written)? };
+            if stored == Stored::Conflict {
+                break;
+            }
+        }
+        Ok(stored)
+    }
+
     /// Returns the operations that store rows of the service.
     fn puts(&self, rows: &[RowChange]) -> Vec<Op> {
         let operations = rows.iter().map(|(key, value)| match value {
@@ -445,8 +492,7 @@ impl TxnAnswer {
             Some(OpAnswer::Range(range)) => Some(range),
             _ => None,
         });
-        // The incarnation is a positive number.
-        let incarnation = i64::try_from(header.cluster_id >> 1).unwrap_or(1).max(1);
+        let incarnation = incarnation_of(&header);
         let (succeeded, revision) = (response.succeeded, header.revision);
         Ok(TxnAnswer { succeeded, revision, incarnation, ranges: ranges.collect() })
     }

@@ -429,6 +429,7 @@ impl Shared {
         let mut floor_version = seen.floor.version;
         let mut stored = Stored::Conflict;
         if let Some(Epoch { floor, boot }) = change.floor {
+            self.query(session, &self.statements.lock_floor_alone, &[]).await?;
             let parameters = [
                 (&floor as _, Type::INT8),
                 (&boot as _, Type::INT8),

@@ -30,6 +30,7 @@ pub(crate) struct Statements {
     /// The same for a new token.
     pub(crate) update_token: String,
     pub(crate) lock_floor: String,
+    pub(crate) lock_floor_alone: String,
     pub(crate) insert: String,
     pub(crate) update_many: String,
     pub(crate) update_each: String,
@@ -101,6 +102,12 @@ updated_at_ms = greatest(c.at, clock.ms)";
 const LOCKED: &str = "WITH locked AS MATERIALIZED (SELECT name FROM {s}.resources
   WHERE name = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED)
 ";
+
+/// Grants share the lock of the floor's row, and would pass a raise that waits for it, so that it
+/// could wait for ever. At the lock of the table they queue behind it. It gives up soon: the grants
+/// wait as long, and a transaction that has claimed in SQL keeps the lock until its end.
+const LOCK_FLOOR_ALONE: &str = "DO $litelease$ BEGIN SET LOCAL lock_timeout = 100;
+LOCK TABLE {s}.meta IN EXCLUSIVE MODE; SET LOCAL lock_timeout = 500; END $litelease$";
 
 const UPDATE_FLOOR: &str = "UPDATE {s}.meta m SET floor = $1, boot = $2
 FROM (SELECT {settings} OFFSET 0) AS settings
@@ -232,6 +239,7 @@ impl Statements {
                 UPDATE.replace("{floor_of_update}", "floor, ")
             )),
             lock_floor: fill(LOCK_FLOOR),
+            lock_floor_alone: fill(LOCK_FLOOR_ALONE),
             insert: fill(INSERT),
             update_many: fill(UPDATE_MANY),
             update_each: fill(&format!(

@@ -98,7 +98,9 @@ const FORKED: &str = "this process was forked since the connection was opened, a
 const REENTERED: &str = "another call on this connection is running in this very thread, so this one comes from a signal \
                          handler or a callback: give it a connection of its own";
 /// The verbs after which no `finish` block is open.
-const ENDS_OF_BLOCKS: [&str; 3] = ["end_finish", "undo_finish", "tidy"];
+const ENDS_OF_BLOCKS: [&str; 4] = ["end_finish", "end_finish_tick", "undo_finish", "tidy"];
+/// The verbs after which one is open.
+const BEGINS_OF_BLOCKS: [&str; 2] = ["begin_finish", "begin_finish_tick"];
 const BLOCKED: &str = "database is locked: another thread has a finish() block open on this connection; give each \
                        thread a connection of its own";
 const NESTED: &str = "finish() begins a transaction of its own: commit yours first, or call ack() in it and roll back if \
@@ -182,7 +184,7 @@ impl Session {
         let done = self.work(call, &connection, &values);
         let raised = if is_hosted { self.host.end() } else { Vec::new() };
         self.keep_while_owing(call.session);
-        if ends_block || call.verb == "begin_finish" {
+        if ends_block || BEGINS_OF_BLOCKS.contains(&call.verb) {
             taken.set_block(self.store.borrow().as_ref().is_some_and(|store| store.has_begun()));
         }
         drop(taken);
@@ -213,7 +215,7 @@ impl Session {
                 },
             },
             "begin_drain" | "drain_left" => self.wait_for_readers(store, values),
-            "begin_finish" if store.is_in_transaction() => {
+            verb if BEGINS_OF_BLOCKS.contains(&verb) && store.is_in_transaction() => {
                 Err(Failed::Kind("LiteleaseError", NESTED.into()))
             }
             name => {

@@ -8,7 +8,9 @@ use litelease_store::{Error, TickClaim, TickInfo, When};
 
 use super::deliveries::may_pass;
 use super::{Asks, FileError, FilePlace, More, now_ms};
-use crate::{Begun, Held, HeldTick, HoldError, HolderKind, Identity, TickWish, Ticks, Wish, hold};
+use crate::{
+    Begun, HeldGrant, HeldTick, HoldError, HolderKind, Identity, TickWish, Ticks, Wish, hold,
+};
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
 
@@ -81,10 +83,10 @@ impl<A: Asks> Ticks for FileTicks<A> {
         }
     }
 
-    fn finish(&self, held: &Held, outcome: TickOutcome) -> Result<FinishTickResult> {
+    fn finish(&self, grant: &HeldGrant, outcome: TickOutcome) -> Result<FinishTickResult> {
+        let HeldGrant { name, token, .. } = grant;
         self.asks.with(|leases| {
-            let (name, token) = (held.name(), held.token());
-            let finished = leases.store.finish_tick(name, token, outcome, When::Now)?;
+            let finished = leases.store.finish_tick(name, *token, outcome, When::Now)?;
             leases.freed();
             Ok(finished)
         })

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_cluster::engine::{Changes, Listener, Stored};
+use litelease_cluster::engine::{Changes, Commit, Committed, Condition, Listener, Part, Stored};
 use litelease_cluster::{
     ClaimResult, Cluster, Error, Lease, Options, Reason, ReleaseResult, RenewResult,
 };
@@ -510,4 +510,36 @@ fn the_verbs_work_inside_an_async_program() {
     runtime.block_on(async {
         acquired(open(&url).claim("x", "a", LONG));
     });
+}
+
+/// A cluster that was made from a backup has the keys of the one before, and another id.
+#[test]
+fn a_commit_of_the_service_that_another_cluster_has_answered_is_not_taken_for_stored() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let cluster = open(&etcd.url("another"));
+    let lease = acquired(cluster.of_service().claim("serve", "w", LONG));
+    let engine = cluster.engine();
+    let loaded = engine.load(&["x"]).unwrap();
+    let part = |row| Part {
+        before: loaded.rows[0].clone(),
+        row,
+        condition: Condition::None,
+        rows: vec![(b"key".to_vec(), Some(b"value".to_vec()))],
+    };
+    let commit = |incarnation| {
+        let (parts, floor_version) = ([part(None)], loaded.floor.version);
+        let writer = ("serve", lease.token);
+        let commit = Commit { writer, floor_version, incarnation, parts: &parts, rows: &[] };
+        engine.commit_parts(&commit)
+    };
+    assert!(matches!(commit(loaded.incarnation), Ok(Committed::Parts(_))));
+    let other = loaded.incarnation + 1;
+    assert!(matches!(commit(other), Err(Error::CommitUnknown(_))));
+    let rows = [(b"other".to_vec(), None)];
+    let stored = |at| engine.commit_rows_of(at, "serve", lease.token, &rows);
+    assert!(matches!(stored(loaded.incarnation), Ok(Stored::Done { .. })));
+    assert!(matches!(stored(other), Err(Error::CommitUnknown(_))));
 }

@@ -123,8 +123,44 @@ fn a_name_has_one_owner_however_it_is_asked_for() {
             other => panic!("{engine}: {other:?}"),
         }
         sides.is_busy("pay", "other", 9);
+        // Its new owner fetches it at the service, once.
+        let other = json!({ "name": "pay", "owner": "other", "ttl": 60 });
+        let fetched = sides.ask("/v1/claim", &other);
+        assert_eq!((fetched.status, &fetched.json()["token"]), (200, &json!(9)), "{fetched:?}");
+        let renewal = json!({ "grant": fetched.json()["grant"], "ttl": 60 });
+        assert_eq!(sides.ask("/v1/renew", &renewal).status, 200, "{engine}");
+        assert_eq!(sides.ask("/v1/claim", &other).status, 409, "{engine}");
         let listed = sides.client.ask("GET", "/v1/leases?prefix=", &Value::Null, "").unwrap();
         assert_eq!(listed.json()["leases"][0]["token"], json!(9), "{engine}: {listed:?}");
+    }
+}
+
+/// What a program has claimed is not given to a client that calls itself by the same owner text.
+#[test]
+fn a_lease_that_a_program_hands_over_goes_to_the_client_that_waits_and_a_takeover_does_not() {
+    for mut sides in on_each("hands_over") {
+        let engine = sides.engine;
+        let lease = acquired(sides.program.claim("x", "program", LONG));
+        let mut waiter = sides.servers.client(0);
+        let waits = thread::spawn(move || {
+            let claim = json!({ "name": "x", "owner": "http", "ttl": 60, "wait": 60 });
+            waiter.ask("POST", "/v1/claim", &claim, "").unwrap()
+        });
+        eventually("it waits", || {
+            let metrics = sides.client.ask("GET", "/metrics", &Value::Null, "").unwrap();
+            metrics.body.contains("waiters 1\n")
+        });
+        let handed = sides.program.transfer(&lease, "http", LONG).unwrap();
+        assert!(matches!(handed, TransferResult::Transferred(_)), "{engine}: {handed:?}");
+        let granted = waits.join().unwrap();
+        assert_eq!((granted.status, &granted.json()["token"]), (200, &json!(2)), "{granted:?}");
+
+        let short = Duration::from_millis(100);
+        let _ = acquired(sides.program.claim("y", "before", short));
+        let other = sides.program.clone();
+        let claimed = other.claim_wait("y", "http", LONG, Duration::from_secs(30)).unwrap();
+        assert_eq!(acquired(Ok(claimed)).token, 2, "{engine}");
+        sides.is_busy("y", "http", 2);
     }
 }
 
@@ -232,6 +268,12 @@ fn the_names_of_the_service_are_refused_to_all_others() {
             assert_eq!(sides.ask("/v1/request", &asked).status, 400);
             let refused = sides.program.claim(name, "program", LONG);
             assert!(matches!(refused, Err(Error::InvalidName { .. })), "{refused:?}");
+            // Its writer is shown to a client that asks for it by name, and stays in no list.
+            let path = format!("/v1/leases?name={name}");
+            let shown = sides.client.ask("GET", &path, &Value::Null, "").unwrap();
+            assert_eq!(shown.json()["owner"] != Value::Null, name == "serve", "{shown:?}");
+            let listed = sides.client.ask("GET", "/v1/leases?prefix=&all=true", &Value::Null, "");
+            assert_eq!(listed.unwrap().json()["leases"], json!([]));
             let owner = sides.program.owner(name).unwrap().unwrap_or_default();
             let refused = sides.program.release_by_owner(name, &owner);
             assert!(matches!(refused, Err(Error::InvalidName { .. })), "{refused:?}");
@@ -300,12 +342,19 @@ fn a_guarded_transaction_stops_the_clients_of_its_own_name_alone() {
         let claim = json!({ "name": "new", "owner": "http", "ttl": 60, "wait": 20 });
         claimer.ask("POST", "/v1/claim", &claim, "").unwrap()
     });
+    // One that does not wait is told in the end that nothing was done.
+    let mut client = sides.servers.client(0).with_patience(Duration::from_secs(30));
+    let tries = thread::spawn(move || {
+        client.ask("POST", "/v1/claim", &json!({ "name": "new", "owner": "http", "ttl": 60 }), "")
+    });
     for _ in 0..50 {
         let asked = Instant::now();
         let renewed = sides.ask("/v1/renew", &json!({ "grant": other, "ttl": 60 }));
         assert_eq!(renewed.status, 200, "{renewed:?}");
         assert!(asked.elapsed() < Duration::from_millis(400), "{:?}", asked.elapsed());
     }
+    let refused = tries.join().unwrap().unwrap();
+    assert!(refused.status == 503 && refused.error().contains("nothing was done"), "{refused:?}");
     assert!(!claims.is_finished());
     session.sql("ROLLBACK");
     assert_eq!(claims.join().unwrap().status, 200);

@@ -1,6 +1,7 @@
 //! The verbs as functions in PostgreSQL, inside the caller's transaction: they decide as the rule
 //! does, and a rollback takes back what they did.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -408,7 +409,7 @@ fn a_grant_in_an_open_transaction_holds_up_raise_and_purge() {
         let raise = scope.spawn(|| cluster.raise(1_000));
         eventually("the raise waits", || {
             let sql = "SELECT count(*) FROM pg_stat_activity
-                WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE \"raised\".meta%'";
+                WHERE wait_event_type = 'Lock' AND query LIKE 'DO %\"raised\".meta%'";
             server.sql(sql) == "1"
         });
         assert!(!raise.is_finished());
@@ -416,6 +417,34 @@ fn a_grant_in_an_open_transaction_holds_up_raise_and_purge() {
         raise.join().unwrap().unwrap();
     });
     assert_eq!(session.sql("SELECT raised.claim('y', 'a', 60000)"), "1001");
+}
+
+/// Each grant shares the lock of the floor with the next one, so that it is never free.
+#[test]
+fn a_raise_waits_for_the_grants_before_it_and_not_for_those_after_it() {
+    if !is_installed() {
+        return;
+    }
+    let server = Postgres::shared();
+    let cluster = ready(&server, "unending");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for offset in [0, 25] {
+            let (is_over, mut session) = (&is_over, server.session("postgres"));
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(offset));
+                while !is_over.load(Ordering::Relaxed) {
+                    session.sql("BEGIN; SELECT FROM unending.meta FOR SHARE");
+                    thread::sleep(Duration::from_millis(50));
+                    session.sql("COMMIT");
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(100));
+        let raised = [100, 200, 300].map(|floor| cluster.raise(floor));
+        is_over.store(true, Ordering::Relaxed);
+        assert!(raised.iter().all(Result::is_ok), "{raised:?}");
+    });
 }
 
 /// After a failover the floor is another server's. The function begins an epoch, in its caller's

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use litelease::{Actor, BorrowOptions, Error, Litelease, ReleaseResult, Scope, StaleReason};
+use litelease::{Actor, BorrowOptions, Error, Lease, Litelease, ReleaseResult, Scope, StaleReason};
 use litelease_store::When;
 
 use super::bounds::Bounds;
@@ -16,14 +16,15 @@ use crate::answer::{Answer, Effect, NameAnswer, PoolAnswer, UndeliveredGrant, st
 use crate::job::{
     Answered, Asker, GrantJob, Id, Job, JobError, OnGrant, Task, Wanted, Work, no_id,
 };
+use crate::mirror::Mirror;
 
 /// The file inside a transaction, and the access keys of its clients.
 pub(crate) struct Served<'a> {
     pub(crate) db: &'a Litelease,
     pub(super) keys: &'a Keys,
     pub(super) bounds: &'a Bounds,
-    /// Names are rows of an engine, of which some belong to the service.
-    pub(super) is_on_engine: bool,
+    /// The engine that names are rows of, if they are. Some of them belong to the service.
+    pub(super) mirror: Option<&'a Mirror>,
 }
 
 /// The operator who wants something, and the reason that was given.
@@ -55,6 +56,14 @@ pub(crate) enum Failed {
     Client(JobError),
     /// The whole batch fails.
     Batch(Error),
+}
+
+impl Served<'_> {
+    /// Checks whether a program at the engine has handed this lease over to its owner, who may
+    /// fetch it here.
+    pub(super) fn was_handed_over(&self, lease: &Lease) -> bool {
+        self.mirror.is_some_and(|mirror| mirror.was_handed_over(lease))
+    }
 }
 
 impl From<JobError> for Failed {
@@ -377,6 +386,9 @@ impl Batch {
                     Err(error) => Err(error),
                 }
             }
+            // The commit may have failed, and a program that calls itself by the same owner text may
+            // have been granted the name under the same token since.
+            UndeliveredGrant::Name(lease) if !names::has_granted(file.db, lease)? => Ok(()),
             UndeliveredGrant::Name(lease) => match file.db.at(now_ms).release(lease)? {
                 ReleaseResult::Released { name, .. } => {
                     self.freed(&Id::Name(name.into()), file, waiting)
@@ -402,6 +414,23 @@ impl Batch {
                 self.freed(id, file, waiting)
             }
         }
+    }
+
+    /// Serves the waiters of a pool or name that others may have freed, or handed over to one of
+    /// them.
+    pub(super) fn due(
+        &mut self,
+        id: &Id,
+        file: &Served<'_>,
+        waiting: &mut WaitLists,
+    ) -> Result<(), Error> {
+        if let Id::Name(name) = id
+            && let Some(current) = file.db.at(self.now_ms).inspect(name)?
+            && file.was_handed_over(&current)
+        {
+            waiting.hand_over(id, file, self)?;
+        }
+        self.freed(id, file, waiting)
     }
 
     /// Serves the waiters of a pool or name that has changed.

@@ -11,6 +11,7 @@ use crate::access::Names;
 use crate::answer::{Answer, Granted, LeaseWithRemaining, NameAnswer, rejected};
 use crate::high_water::NameGrant;
 use crate::job::{Answered, Claim, GrantJob, JobError};
+use crate::planted::Planted;
 use crate::secret::{self, ClaimKey};
 use crate::served_rows::{self, Secret, ServedRow};
 
@@ -61,7 +62,7 @@ fn granted(granted: Granted) -> Answer {
 
 /// Refuses the names that belong to the service.
 pub(super) fn check_own(file: &Served<'_>, name: &str) -> Result<(), JobError> {
-    match file.is_on_engine && litelease_cluster::is_of_service(name) {
+    match file.mirror.is_some() && litelease_cluster::is_of_service(name) {
         true => Err(JobError::OfService),
         false => Ok(()),
     }
@@ -121,8 +122,9 @@ fn prior_stored(
     key: Option<ClaimKey<'_>>,
     now_ms: i64,
 ) -> Result<Prior, Failed> {
-    let prior = prior(served, current, claim, key);
-    if !file.is_on_engine || matches!(prior, Prior::None) {
+    let is_unstored = Planted::AgainFromMemory.is_there();
+    let prior = prior(file, served, current, claim, key);
+    if file.mirror.is_none() || matches!(prior, Prior::None) || is_unstored {
         return Ok(prior);
     }
     let left = duration(current.expires_at_ms.saturating_sub(now_ms));
@@ -133,15 +135,18 @@ fn prior_stored(
 }
 
 fn prior(
+    file: &Served<'_>,
     served: Option<&ServedRow>,
     current: &Lease,
     claim: &Claim,
     key: Option<ClaimKey<'_>>,
 ) -> Prior {
-    let Some(served) = served.filter(|row| row.token == current.token) else { return Prior::None };
     if current.owner != claim.owner {
         return Prior::None;
     }
+    let Some(served) = served.filter(|row| row.token == current.token) else {
+        return if file.was_handed_over(current) { Prior::Fetch } else { Prior::None };
+    };
     match (&served.hash, &served.salt, key) {
         (None, ..) => Prior::Fetch,
         (Some(hash), Some(salt), Some(key)) => {
@@ -234,6 +239,11 @@ pub(super) fn find(db: &Litelease, grant: &str) -> Result<Option<Grant>, Error> 
     // the newest one of its name belongs to an older grant.
     let token = if served.hash == Some(hash) { served.token } else { served.token - 1 };
     Ok(Some(Grant { name: served.name, token }))
+}
+
+/// Checks whether the newest grant of a name is this one, and by the service.
+pub(super) fn has_granted(db: &Litelease, lease: &Lease) -> Result<bool, Error> {
+    Ok(served_rows::by_name(db, &lease.name)?.is_some_and(|row| row.token == lease.token))
 }
 
 /// Lets the owner of a lease fetch its secret.

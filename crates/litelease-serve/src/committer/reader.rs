@@ -25,6 +25,8 @@ pub(crate) struct Reader<'a> {
     pub(super) db: &'a Litelease,
     pub(super) keys: &'a Keys,
     pub(super) waiting: &'a WaitLists,
+    /// Names are rows of an engine, of which some belong to the service and are in no list.
+    pub(super) is_on_engine: bool,
     pub(crate) now_ms: i64,
 }
 
@@ -112,7 +114,9 @@ impl Reader<'_> {
         all: bool,
     ) -> Result<(Vec<KnownName>, Option<String>), JobError> {
         self.read(|db, now_ms| {
+            let is_own = |name: &str| self.is_on_engine && litelease_cluster::is_of_service(name);
             let keep = |walked: WalkedRow<'_>| match walked.row.live(now_ms) {
+                _ if is_own(walked.row.name()) => None,
                 Some(lease) => {
                     let lease =
                         LeaseWithRemaining::since(walked.since_ms, now_ms, lease.into_owned());

@@ -93,8 +93,8 @@ impl ServedFile {
 
     /// Returns the file, and the access keys that were read last.
     pub(super) fn served(&self) -> Served<'_> {
-        let is_on_engine = self.mirror.is_some();
-        Served { db: &self.db, keys: &self.keys, bounds: &self.bounds, is_on_engine }
+        let mirror = self.mirror.as_ref();
+        Served { db: &self.db, keys: &self.keys, bounds: &self.bounds, mirror }
     }
 
     /// Begins a write transaction. Fails if this server has lost its lock, or the file was moved.

@@ -215,25 +215,26 @@ impl WaitLists {
     }
 
     /// Removes the due entries, and returns the pools and names whose queue may be served.
-    pub(super) fn take_due(&mut self, db: &Litelease, now_ms: i64) -> Vec<Id> {
+    pub(super) fn take_due(&mut self, file: &Served<'_>, now_ms: i64) -> Vec<Id> {
         let mut due = self.expiries.take(now_ms);
         if self.are_all_due(now_ms) {
             self.all_due_ms = i64::MAX;
             due = self.queues.keys().cloned().collect();
         }
-        due.retain(|id| self.can_serve(id, db, now_ms));
+        due.retain(|id| self.can_serve(id, file, now_ms));
         due
     }
 
     /// Checks whether waiters may be served. If not, schedules the next check.
-    fn can_serve(&mut self, id: &Id, db: &Litelease, now_ms: i64) -> bool {
+    fn can_serve(&mut self, id: &Id, file: &Served<'_>, now_ms: i64) -> bool {
+        let db = file.db;
         let pools = match id {
             Id::Pool(_) => db.pools(),
             Id::Name(name) => {
                 return match db.at(now_ms).inspect(name) {
                     Ok(Some(current)) => {
                         self.expiries.set(id, current.expires_at_ms);
-                        false
+                        file.was_handed_over(&current) && self.has_owner(id, &current.owner)
                     }
                     // The name is free, or the file fails: the waiters must get an answer.
                     Ok(None) | Err(_) => true,

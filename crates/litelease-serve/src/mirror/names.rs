@@ -8,6 +8,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use litelease::Lease;
 use litelease::rusqlite::{Connection, OptionalExtension, params};
 use litelease_cluster::engine::{
     Condition, Loaded, LoadedRow, Part, RowChange, Stored, StoredRow, StoredTenure, TokenFloor,
@@ -15,6 +16,7 @@ use litelease_cluster::engine::{
 use litelease_cluster::{Options, is_of_service};
 
 use crate::failure::Failure;
+use crate::planted::Planted;
 
 /// The table of the copies.
 pub(super) const TABLE: &str = "litelease_resources";
@@ -117,7 +119,7 @@ impl Names {
             }
             let known = self.rows.get(&seen.name);
             let is_same = known.is_some_and(|known| is_same(&known.seen, &seen));
-            let known = known.filter(|_| is_same || counts_on());
+            let known = known.filter(|_| is_same || Planted::CountsOn.is_there());
             let (since, is_ours) =
                 known.map_or((now.monotonic, false), |known| (known.since, known.is_ours));
             if !is_same {
@@ -154,6 +156,15 @@ impl Names {
             None if !is_ours && ended_long_ago(tenure, now) => tenure.until_ms,
             None => now.at_ms.saturating_add(tenure.ttl_ms).saturating_sub(age_ms(since, now)),
         }
+    }
+
+    /// Checks whether a transfer by a program has stored the row of this lease.
+    pub(super) fn was_handed_over(&self, lease: &Lease) -> bool {
+        let row = self.rows.get(&lease.name).and_then(|known| known.seen.row.as_ref());
+        row.is_some_and(|row| {
+            row.token == lease.token
+                && (row.was_handed_over() || Planted::AnyIsHandedOver.is_there())
+        })
     }
 
     /// Returns the row of a name as it was seen last.
@@ -224,7 +235,7 @@ impl Names {
             until_ms: *until_ms,
             ttl_ms: until_ms.saturating_sub(copied.at_ms),
         });
-        let ends = held.is_some() && (tenure.is_none() || is_new);
+        let ends = held.is_some() && (tenure.is_none() || is_new && !takes_over);
         let ended = if ends { attempt } else { old.map_or(0, |row| row.ended) };
         let (token, at_ms) = (copied.token, copied.at_ms);
         let since_ms = match old {
@@ -279,27 +290,6 @@ impl Copied {
     pub(super) fn token(&self) -> i64 {
         self.token
     }
-}
-
-/// Plants a bug: a row that was refreshed is not counted anew.
-#[cfg(test)]
-pub(crate) fn plant_counting_on(is_planted: bool) {
-    COUNTS_ON.set(is_planted);
-}
-
-#[cfg(test)]
-thread_local! {
-    static COUNTS_ON: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-#[cfg(test)]
-fn counts_on() -> bool {
-    COUNTS_ON.get()
-}
-
-#[cfg(not(test))]
-fn counts_on() -> bool {
-    false
 }
 
 /// Checks whether two rows of a name are the same one. One that was deleted leaves its token.

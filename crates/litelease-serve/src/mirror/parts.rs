@@ -25,6 +25,8 @@ struct WantedName {
     /// The table and number of each row that belongs to it, and the rows.
     rows: Vec<(String, i64)>,
     changes: Vec<RowChange>,
+    /// It is decided again with the next commit.
+    is_put_off: bool,
 }
 
 /// A name that others have changed, or that another transaction has locked.
@@ -62,6 +64,13 @@ impl Wanted {
         wanted.rows.push(place);
         wanted.changes.push(change);
     }
+
+    /// Leaves a name, with a row in memory, to the next commit.
+    pub(super) fn put_off(&mut self, name: String, place: (String, i64)) {
+        let wanted = self.0.entry(name).or_default();
+        wanted.rows.push(place);
+        wanted.is_put_off = true;
+    }
 }
 
 impl Mirror {
@@ -74,11 +83,11 @@ impl Mirror {
         let (now, attempt) = (self.now(), self.cluster.host().random_id());
         let (mut parts, mut refused) = (Vec::new(), Vec::new());
         let mut largest = 0;
-        for (name, WantedName { copied, rows, changes }) in wanted.0 {
+        for (name, WantedName { copied, rows, changes, is_put_off }) in wanted.0 {
             largest = largest.max(copied.as_ref().map_or(0, Copied::token));
             match self.names.part(&name, copied.as_ref(), changes, (attempt, now)) {
-                Some(part) => parts.push((part, rows)),
-                None => refused.push(Refused { name, rows }),
+                Some(part) if !is_put_off => parts.push((part, rows)),
+                _ => refused.push(Refused { name, rows }),
             }
         }
         let is_plain = |(part, _): &PartOf| part.row.is_none() && part.rows.is_empty();

@@ -50,10 +50,15 @@ const OF_NAMES: [&str; 7] = [
     "litelease_values",
 ];
 
+/// The one of them whose rows are never deleted here: there is one for every name ever granted.
+const LASTING: &str = "litelease_served";
+
 /// A row that was changed, and the name that it belongs to, if it does.
 pub(super) struct ChangedRow {
     pub(super) number: i64,
     pub(super) name: Option<String>,
+    /// The name that a row with this number belonged to before, if it did.
+    pub(super) before: Option<String>,
     pub(super) change: RowChange,
 }
 
@@ -64,6 +69,8 @@ pub(super) struct Table {
     pub(super) sql: String,
     /// The columns besides the row's number, each with whether it is a moment.
     columns: Vec<(String, bool)>,
+    /// The name that each row belongs to: a deleted one shows it no more.
+    of: BTreeMap<i64, String>,
 }
 
 /// Makes a table by the definition on the engine. Other SQL is refused, and not run: a program that
@@ -89,7 +96,7 @@ pub(super) fn read_all(connection: &Connection) -> Result<BTreeMap<String, Table
     for table in tables {
         let (name, sql): (String, String) = table?;
         let columns = read_columns(connection, &name)?;
-        found.insert(name.clone(), Table { name, sql, columns });
+        found.insert(name.clone(), Table { name, sql, columns, of: BTreeMap::new() });
     }
     Ok(found)
 }
@@ -117,9 +124,29 @@ impl Table {
         names.concat()
     }
 
+    /// Reads which name each row belongs to.
+    pub(super) fn read_names(&mut self, connection: &Connection) -> Result<(), Failure> {
+        if self.has_names() {
+            let sql = format!("SELECT rowid, name FROM main.{}", self.name);
+            let mut names = connection.prepare(&sql)?;
+            let names = names.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            self.of = names.collect::<Result<_, _>>()?;
+        }
+        Ok(())
+    }
+
+    /// Takes over what was known about a table before its definition was read again.
+    pub(super) fn keep_names(&mut self, before: Option<Table>) {
+        self.of = before.map(|before| before.of).unwrap_or_default();
+    }
+
+    fn has_names(&self) -> bool {
+        OF_NAMES.contains(&&*self.name) && self.name != LASTING
+    }
+
     /// Reads rows as they are now. One that is gone is deleted on the engine, too.
     pub(super) fn read(
-        &self,
+        &mut self,
         connection: &Connection,
         numbers: &BTreeSet<i64>,
         offset_ms: i64,
@@ -146,14 +173,18 @@ impl Table {
                 (name, Some(value))
             });
             let change = (encoding::row_key(&self.name, *number), value);
-            rows.push(ChangedRow { number: *number, name, change });
+            let before = match name.clone().filter(|_| self.has_names()) {
+                Some(name) => self.of.insert(*number, name),
+                None => self.of.remove(number),
+            };
+            rows.push(ChangedRow { number: *number, name, before, change });
         }
         Ok(())
     }
 
     /// Writes a row as the engine has it.
     pub(super) fn put_back(
-        &self,
+        &mut self,
         connection: &Connection,
         number: i64,
         stored: Option<&[u8]>,
@@ -161,6 +192,7 @@ impl Table {
     ) -> Result<(), Failure> {
         connection
             .execute(&format!("DELETE FROM main.{} WHERE rowid = ?1", self.name), [number])?;
+        self.of.remove(&number);
         let Some(mut bytes) = stored else { return Ok(()) };
         let mut values = vec![Value::Integer(number)];
         for (_, is_moment) in &self.columns {
@@ -170,6 +202,10 @@ impl Table {
         let (places, names) = (vec!["?"; values.len()].join(", "), self.names());
         let sql = format!("INSERT INTO main.{} (rowid{names}) VALUES ({places})", self.name);
         connection.execute(&sql, params_from_iter(values))?;
+        if self.has_names() {
+            let sql = format!("SELECT name FROM main.{} WHERE rowid = ?1", self.name);
+            self.of.insert(number, connection.query_row(&sql, [number], |row| row.get(0))?);
+        }
         Ok(())
     }
 

@@ -494,6 +494,67 @@ fn nothing_is_stored_on_an_engine_that_may_have_lost_what_was_loaded() {
     next.commit(|db| use_everything(db, 1)).unwrap();
 }
 
+/// Claims a name, and gives the grant a value.
+fn claim_with_value(db: &Litelease, name: &str) {
+    let lease = db.at(1_000).claim(name, "a", TTL).unwrap().acquired().unwrap();
+    let _ = db.at(1_000).attach(&lease, "value").unwrap();
+}
+
+/// Returns the names of which the engine has a value.
+fn names_with_value(engine: &Failing) -> Vec<u8> {
+    let rows = engine.load_rows(&encoding::row_prefix("litelease_values")).unwrap();
+    // Every name is one letter, and the value has none of them.
+    rows.iter().flat_map(|(_, row)| row.iter().copied().filter(|at| b"xyz".contains(at))).collect()
+}
+
+/// A row was deleted with the service's own, so it was gone although its name was not changed.
+#[test]
+fn a_row_that_belongs_to_a_name_is_deleted_only_with_a_change_of_that_name() {
+    let engine = failing();
+    let mut writer = Writer::take_over_counting(&engine, || 2_000);
+    writer.commit(|db| claim_with_value(db, "x")).unwrap();
+    assert_eq!(names_with_value(&engine), b"x");
+    let forget = |db: &Litelease, name: &str| {
+        let sql = "DELETE FROM main.litelease_values WHERE name = ?1";
+        assert_eq!(db.conn().execute(sql, [name]).unwrap(), 1);
+    };
+    // A program has changed the name meanwhile.
+    let program = Cluster::on(engine.rows.clone());
+    let renewed = program.at(1_000).renew_by_owner("x", "a", TTL * 2).unwrap();
+    assert!(matches!(renewed, litelease_cluster::RenewResult::Renewed(_)));
+    let before = everything(&writer.db);
+    writer.commit(|db| forget(db, "x")).unwrap();
+    let refused = writer.mirror.settle(&writer.db);
+    assert_eq!(refused.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["x"]);
+    assert_eq!(names_with_value(&engine), b"x");
+    let values = |rows: &[String]| rows.iter().filter(|row| row.contains("_values ")).count();
+    assert_eq!((values(&before), values(&everything(&writer.db))), (1, 1), "in memory, too");
+    writer.commit(|db| forget(db, "x")).unwrap();
+    assert!(writer.mirror.settle(&writer.db).is_empty());
+    assert_eq!(names_with_value(&engine), b"");
+
+    // Its number goes to a row of another name in the same commit: that comes with the next.
+    writer.commit(|db| claim_with_value(db, "y")).unwrap();
+    let swap = |db: &Litelease| {
+        forget(db, "y");
+        claim_with_value(db, "z");
+    };
+    let renewed = program.at(1_000).renew_by_owner("y", "a", TTL * 2).unwrap();
+    assert!(matches!(renewed, litelease_cluster::RenewResult::Renewed(_)));
+    writer.commit(swap).unwrap();
+    let refused = writer.mirror.settle(&writer.db);
+    assert_eq!(refused.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["z", "y"]);
+    assert_eq!(names_with_value(&engine), b"y");
+    assert_eq!(program.token("z").unwrap(), None, "it was not granted without its row");
+    writer.commit(swap).unwrap();
+    assert_eq!(writer.mirror.settle(&writer.db).len(), 1);
+    assert_eq!(names_with_value(&engine), b"");
+    writer.commit(|db| claim_with_value(db, "z")).unwrap();
+    assert!(writer.mirror.settle(&writer.db).is_empty());
+    let (rows, everything) = (names_with_value(&engine), everything(&writer.db));
+    assert_eq!((&*rows, values(&everything)), (&b"z"[..], 1));
+}
+
 #[test]
 fn a_row_that_meant_nothing_and_is_written_again_is_kept() {
     let engine = failing();

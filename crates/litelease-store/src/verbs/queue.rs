@@ -135,21 +135,22 @@ pub(super) fn begin_finish(store: &Store, given: &Arguments<'_>) -> Result<Answe
     let receipt = given.text(0);
     store.begin_for_caller()?;
     // A worker that was replaced need not even try.
-    Ok(vec![or_roll_back(store, || store.check_receipt(receipt))?])
+    let passes = |answer: &AckResult| answer.is_acknowledged();
+    Ok(vec![acknowledged(or_roll_back(store, passes, || store.check_receipt(receipt))?)])
 }
 
 /// Acknowledges the item, and commits. If the receipt is stale, rolls everything back. No
 /// transaction is open afterwards.
 pub(super) fn end_finish(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
-    let receipt = given.text(0);
-    let answer = or_roll_back(store, || {
+    let passes = |answer: &AckResult| answer.is_acknowledged();
+    let answer = or_roll_back(store, passes, || {
         store.check_same_transaction()?;
-        store.ack(receipt)
+        store.ack(given.text(0))
     })?;
     if store.has_begun() {
         store.commit()?;
     }
-    Ok(vec![answer])
+    Ok(vec![acknowledged(answer)])
 }
 
 /// Rolls back what `begin_finish` began, if it was not ended yet.
@@ -169,17 +170,18 @@ pub(super) fn tidy(store: &Store, _: &Arguments<'_>) -> Result<Answer, Error> {
     Ok(Form::plain(was_open))
 }
 
-/// Rolls the open transaction back, unless the receipt passes.
-fn or_roll_back(
+/// Rolls the open transaction back, unless the answer passes.
+pub(super) fn or_roll_back<A>(
     store: &Store,
-    work: impl FnOnce() -> Result<AckResult, Error>,
-) -> Result<Vec<OwnedValue>, Error> {
+    passes: impl FnOnce(&A) -> bool,
+    work: impl FnOnce() -> Result<A, Error>,
+) -> Result<A, Error> {
     let answer = work();
-    if !answer.as_ref().is_ok_and(|answer| answer.is_acknowledged()) {
-        let rolled_back = store.rollback();
-        return answer.and_then(|answer| rolled_back.map(|()| acknowledged(answer)));
+    if answer.as_ref().is_ok_and(passes) {
+        return answer;
     }
-    answer.map(acknowledged)
+    let rolled_back = store.rollback();
+    answer.and_then(|answer| rolled_back.map(|()| answer))
 }
 
 /// Lists the columns that both forms of a delivery have, without the body.

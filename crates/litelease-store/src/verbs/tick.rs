@@ -6,9 +6,10 @@ use litelease_core::{
 };
 
 use super::answers::{Form, Plain, case, lease, optional, optional_text, text};
+use super::queue::or_roll_back;
 use super::{Answer, Arguments, Listing, collected};
 use crate::tick::TickClaim;
-use crate::{Error, OwnedValue, Store, TickInfo};
+use crate::{Error, OwnedValue, Store, TickInfo, When};
 
 /// SQL: 1 for the first, 0 if the tick is taken.
 pub(super) fn tick(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {
@@ -77,7 +78,11 @@ pub(super) fn finish_tick(store: &Store, given: &Arguments<'_>) -> Result<OwnedV
 
 pub(super) fn finish_tick_case(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
     let (name, token) = (given.text(0), given.integer(1));
-    Ok(vec![match store.finish_tick(name, token, outcome(given), given.when(3))? {
+    store.finish_tick(name, token, outcome(given), given.when(3)).map(finished)
+}
+
+fn finished(answer: FinishTickResult) -> Answer {
+    vec![match answer {
         FinishTickResult::Finished => vec![text("Finished")],
         FinishTickResult::Repeated => vec![text("Repeated")],
         FinishTickResult::Stale { newest } => {
@@ -85,7 +90,33 @@ pub(super) fn finish_tick_case(store: &Store, given: &Arguments<'_>) -> Result<A
             let tick_ms = newest.map(|newest| newest.tick_ms);
             vec![text("Stale"), optional(tick_ms), optional_text(state)]
         }
-    }])
+    }]
+}
+
+/// Begins a transaction for the effect of a tick, unless another grant has it: then no transaction
+/// is open. So it is for a tick that is finished: no effect may be repeated.
+pub(super) fn begin_finish(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    store.begin_for_caller()?;
+    let (name, token) = (given.text(0), given.integer(1));
+    or_roll_back(store, passes, || store.check_tick(name, token)).map(finished)
+}
+
+/// Finishes the tick, and commits. If another grant has it, rolls everything back. No transaction
+/// is open afterwards.
+pub(super) fn end_finish(store: &Store, given: &Arguments<'_>) -> Result<Answer, Error> {
+    let (name, token) = (given.text(0), given.integer(1));
+    let answer = or_roll_back(store, passes, || {
+        store.check_same_transaction()?;
+        store.finish_tick(name, token, TickOutcome::Done, When::Now)
+    })?;
+    if store.has_begun() {
+        store.commit()?;
+    }
+    Ok(finished(answer))
+}
+
+fn passes(answer: &FinishTickResult) -> bool {
+    *answer == FinishTickResult::Finished
 }
 
 pub(super) fn skip<F: Form>(store: &Store, given: &Arguments<'_>) -> Result<F, Error> {

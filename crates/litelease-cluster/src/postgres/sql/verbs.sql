@@ -120,8 +120,9 @@ BEGIN
   ELSE
     UPDATE {s}.resources r SET owner = put.owner, token = put.token, lease_expires_at_ms = put.until_ms,
       created_at_ms = CASE WHEN put.owner IS NOT NULL AND put.token <> r.token THEN put.now_ms
-        ELSE r.created_at_ms END, updated_at_ms = put.now_ms, attempt = new_attempt, ended = CASE WHEN r.owner IS NOT NULL
-        AND (put.owner IS NULL OR put.token <> r.token) THEN new_attempt ELSE r.ended END
+        ELSE r.created_at_ms END, updated_at_ms = put.now_ms, attempt = new_attempt, ended = CASE WHEN put.owner IS NULL
+        AND r.owner IS NOT NULL OR put.token <> r.token AND r.lease_expires_at_ms > put.now_ms THEN new_attempt
+        ELSE r.ended END
       WHERE r.name = put.name AND r.token = (put.seen).token AND r.attempt = (put.seen).attempt;
   END IF;
   IF NOT FOUND THEN RETURN false; END IF;

@@ -28,16 +28,18 @@ use crate::access::Caller;
 use crate::answer::NameAnswer;
 use crate::job::{Claim, GrantJob, Jobs, Task, WaitState, Wanted, Work, channel};
 use crate::mirror::Mirror;
-use crate::mirror::plant_counting_on;
 use crate::pending_grant::deliver;
+use crate::planted::{Planted, plant};
 use crate::replica::WRITER_LEASE;
 use crate::replica::writer_lease::WriterLease;
 
 type Outcome<T> = litelease_cluster::engine::Result<T>;
 
 const TTL: Duration = Duration::from_secs(10);
-/// For how long its client trusts a lease, from the moment that it asked.
-const TRUSTED_MS: i64 = 9_000;
+const TTL_MS: i64 = 10_000;
+/// The owner texts of programs and of the clients of servers: one of them is used by both.
+const OWNERS: [&str; 2] = ["a", HTTP];
+const HTTP: &str = "http";
 const TICK_MS: i64 = 2_500;
 const START_MS: i64 = 1_000_000_000;
 const NAMES: [&str; 2] = ["x", "y"];
@@ -64,14 +66,14 @@ enum Bug {
     OwnFloor,
     /// Its wall clock decides whether a lease is over.
     WallClock,
-    /// It goes on counting when a row was refreshed.
-    CountsOn,
     /// It stores the time of the service, which stands still while no server writes.
     ServiceTime,
     /// It stores its own time where the engine has a clock.
     OwnTime,
     /// It says no from memory.
     NoFromMemory,
+    /// One that is planted in the service itself.
+    Planted(Planted),
 }
 
 /// A request that arrives after its client has given up.
@@ -147,6 +149,10 @@ struct World {
     depth: Cell<u32>,
     programs: [RefCell<Option<Program>>; 2],
     servers: [RefCell<Option<Served>>; 2],
+    /// The grants of the clients of servers: name, token and secret.
+    grants: RefCell<Vec<(&'static str, i64, String)>>,
+    /// The keys that grants were answered to.
+    keys: RefCell<BTreeMap<(&'static str, i64), &'static str>>,
     late: RefCell<Vec<Request>>,
     names: RefCell<BTreeMap<&'static str, Track>>,
     /// No token that is granted from now on may be as small.
@@ -278,9 +284,13 @@ impl World {
         }
     }
 
-    /// Takes note of a grant that was answered, to a client that asked at a moment.
-    fn granted(&self, name: &'static str, token: i64, asked: &Start) {
-        self.notes(|| format!("{name}: {token} is granted, asked at {}", asked.at_ms - START_MS));
+    /// Takes note of a grant that was answered, to a client that asked at a moment. It trusts its
+    /// lease for nine tenths of the time that it was told, from that moment.
+    fn granted(&self, name: &'static str, token: i64, asked: &Start, left_ms: i64) {
+        self.notes(|| {
+            let asked_ms = asked.at_ms - START_MS;
+            format!("{name}: {token} is granted for {left_ms}, asked at {asked_ms}")
+        });
         let mut names = self.names.borrow_mut();
         let track = names.entry(name).or_default();
         if !track.granted.insert(token) {
@@ -293,7 +303,7 @@ impl World {
             return;
         }
         let now_ms = self.now_ms.get();
-        let until_ms = asked.at_ms + TRUSTED_MS;
+        let until_ms = asked.trusts(left_ms);
         let is_other = |other: &&Believer| other.until_ms > now_ms && other.token != token;
         if until_ms > now_ms
             && let Some(other) = track.believers.iter().find(is_other)
@@ -303,9 +313,10 @@ impl World {
         track.believers.push(Believer { token, until_ms });
     }
 
-    fn renewed(&self, name: &str, token: i64, asked: &Start) {
+    fn renewed(&self, name: &str, token: i64, asked: &Start, left_ms: i64) {
+        self.notes(|| format!("{name}: {token} is told to last for {left_ms}"));
         let mut names = self.names.borrow_mut();
-        let (now_ms, until_ms) = (self.now_ms.get(), asked.at_ms + TRUSTED_MS);
+        let (now_ms, until_ms) = (self.now_ms.get(), asked.trusts(left_ms));
         let track = names.get_mut(name).unwrap();
         let is_other = |other: &&Believer| other.until_ms > now_ms && other.token != token;
         // Its holder may have given it up since.
@@ -317,6 +328,21 @@ impl World {
         }
         for believer in track.believers.iter_mut().filter(|it| it.token == token) {
             believer.until_ms = believer.until_ms.max(until_ms);
+        }
+    }
+
+    /// Takes note of a claim with a key that was answered with a grant, which may be news.
+    fn granted_to_key(
+        &self,
+        (name, key): (&'static str, &'static str),
+        token: i64,
+        asked: &Start,
+        left_ms: i64,
+    ) {
+        let before = self.keys.borrow_mut().insert((name, token), key);
+        match before {
+            Some(before) if before == key => self.renewed(name, token, asked, left_ms),
+            _ => self.granted(name, token, asked, left_ms),
         }
     }
 
@@ -399,6 +425,12 @@ struct Start {
     at_ms: i64,
     step: u64,
     floor: i64,
+}
+
+impl Start {
+    fn trusts(&self, left_ms: i64) -> i64 {
+        self.at_ms + left_ms / 10 * 9
+    }
 }
 
 /// The engine as a program or a server reaches it.
@@ -576,7 +608,7 @@ impl Program {
         match world.below(10) {
             0..=3 => match self.cluster.claim(name, self.owner, TTL) {
                 Ok(ClaimResult::Acquired(lease)) => {
-                    world.granted(name, lease.token, &asked);
+                    world.granted(name, lease.token, &asked, TTL_MS);
                     self.leases.push((name, lease));
                 }
                 Ok(ClaimResult::Busy(_)) => world.busy(name, &asked),
@@ -586,7 +618,9 @@ impl Program {
                 let Some((name, lease)) = self.leases.last().cloned() else { return };
                 let asked = world.asked(name);
                 match self.cluster.renew(&lease, TTL) {
-                    Ok(RenewResult::Renewed(_)) => world.renewed(name, lease.token, &asked),
+                    Ok(RenewResult::Renewed(_)) => {
+                        world.renewed(name, lease.token, &asked, TTL_MS);
+                    }
                     Ok(RenewResult::Rejected { .. }) => {
                         world.rejected(name, lease.token, &asked);
                         self.leases.pop();
@@ -601,6 +635,12 @@ impl Program {
                 if let Ok(ReleaseResult::Rejected { .. }) = self.cluster.release(&lease) {
                     world.rejected(name, lease.token, &asked);
                 }
+            }
+            8 if world.below(2) == 0 => {
+                // It hands its lease over to a client of a server, which may fetch it there.
+                let Some((name, lease)) = self.leases.pop() else { return };
+                world.gives_up(name, lease.token);
+                let _ = self.cluster.transfer(&lease, HTTP, TTL);
             }
             8 if world.below(2) == 0 => _ = self.cluster.purge(i64::MAX),
             8 => {
@@ -621,15 +661,18 @@ impl Program {
 /// A request that is under way.
 struct Pending {
     name: &'static str,
+    key: Option<&'static str>,
     kind: Kind,
     asked: Start,
     answer: oneshot::Receiver<Result<Answer, JobError>>,
 }
 
+#[derive(Debug)]
 enum Kind {
     Claim,
     Renew(i64),
     Release(i64),
+    Transfer,
     Break,
 }
 
@@ -640,7 +683,6 @@ struct Served {
     todo: Receiver<Job>,
     answers: mpsc::UnboundedReceiver<Vec<Answered>>,
     pending: Vec<Pending>,
-    grants: Vec<(&'static str, i64, String)>,
     sequence: u64,
 }
 
@@ -664,8 +706,7 @@ impl Served {
         let options = Options { clock: service_clock, open: true, ..Options::default() };
         let (changes, metrics) = (broadcast::channel(16).0, Arc::new(Metrics::default()));
         let committer = Committer::mirrored(mirror, &options, handed, changes, metrics).unwrap();
-        let (pending, grants) = (Vec::new(), Vec::new());
-        Served { committer, jobs, todo, answers, pending, grants, sequence: 0 }
+        Served { committer, jobs, todo, answers, pending: Vec::new(), sequence: 0 }
     }
 
     fn act(&mut self, world: &World) {
@@ -690,20 +731,33 @@ impl Served {
             Task::Grant(
                 secret.into(),
                 Box::new(move |file, on, now_ms| match renews {
-                    true => names::renew(file, on, &grant, 10_000, now_ms),
+                    true => names::renew(file, on, &grant, TTL_MS, now_ms),
                     false => names::release(file, on, now_ms),
                 }),
             )
         };
+        let hand_over = |secret: String| -> Task {
+            Task::Grant(
+                secret,
+                Box::new(|file, on, now_ms| names::transfer(file, on, HTTP, TTL_MS, now_ms)),
+            )
+        };
         let asked = world.asked(name);
-        let (name, kind, job) = match (world.below(10), self.grants.last().cloned()) {
+        let (mut grants, mut key) = (world.grants.borrow_mut(), None);
+        // Clients that were cut off go on at another server.
+        let (name, kind, job) = match (world.below(12), grants.last().cloned()) {
             (5..=6, Some((name, token, secret))) => {
                 (name, Kind::Renew(token), work(on(&secret, true), reply))
             }
             (7..=8, Some((name, token, secret))) => {
-                self.grants.pop();
+                grants.pop();
                 world.gives_up(name, token);
                 (name, Kind::Release(token), work(on(&secret, false), reply))
+            }
+            (10, Some((name, token, secret))) => {
+                grants.pop();
+                world.gives_up(name, token);
+                (name, Kind::Transfer, work(hand_over(secret), reply))
             }
             (9, _) => {
                 world.names.borrow_mut().entry(name).or_default().breaks += 1;
@@ -717,12 +771,13 @@ impl Served {
             (at, _) => {
                 self.sequence += 1;
                 let caller = Caller::default();
-                let claim = Claim::new(caller, "http".into(), 0, None);
+                let claim = Claim::new(caller, HTTP.into(), 0, None);
+                key = ["k", "l"].get(usize::try_from(world.below(4)).unwrap()).copied();
                 let job = GrantJob {
                     id: Id::Name(name.into()),
                     wanted: Wanted::Name(Box::new(claim)),
-                    ttl_ms: 10_000,
-                    key: None,
+                    ttl_ms: TTL_MS,
+                    key: key.map(str::to_owned),
                     wait: (at == 0).then(WaitState::default),
                     sequence: self.sequence,
                     share: None,
@@ -731,8 +786,9 @@ impl Served {
                 (name, Kind::Claim, Job::Grant(job))
             }
         };
+        world.notes(|| format!("{name}: a client asks to {kind:?}"));
         let asked = Start { floor: world.asked(name).floor, ..asked };
-        self.pending.push(Pending { name, kind, asked, answer });
+        self.pending.push(Pending { name, key, kind, asked, answer });
         assert!(self.jobs.send(job).is_ok());
     }
 
@@ -745,20 +801,26 @@ impl Served {
                 self.pending.push(pending);
                 continue;
             };
-            let Pending { name, kind, asked, .. } = pending;
+            let Pending { name, key, kind, asked, .. } = pending;
+            world.notes(|| format!("{name}: {kind:?} is answered {answer:?}"));
             if let (Kind::Break, Ok(_)) = (&kind, &answer) {
                 // One whose outcome is unknown may come late.
                 world.names.borrow_mut().get_mut(name).unwrap().breaks -= 1;
             }
             match (kind, answer) {
                 (_, Ok(Answer::Name(NameAnswer::Granted(granted)))) => {
-                    let token = granted.lease.lease.token;
-                    world.granted(name, token, &asked);
-                    self.grants.push((name, token, granted.grant));
+                    let (token, left_ms) = (granted.lease.lease.token, granted.lease.left_ms);
+                    let is_old = granted.is_fetched || granted.number.is_none();
+                    let asked = Start { floor: if is_old { 0 } else { asked.floor }, ..asked };
+                    match key {
+                        Some(key) => world.granted_to_key((name, key), token, &asked, left_ms),
+                        None => world.granted(name, token, &asked, left_ms),
+                    }
+                    world.grants.borrow_mut().push((name, token, granted.grant));
                 }
                 (Kind::Claim, Ok(Answer::Name(NameAnswer::Busy(_)))) => world.busy(name, &asked),
-                (Kind::Renew(token), Ok(Answer::Name(NameAnswer::Renewed(_)))) => {
-                    world.renewed(name, token, &asked);
+                (Kind::Renew(token), Ok(Answer::Name(NameAnswer::Renewed(renewed)))) => {
+                    world.renewed(name, token, &asked, renewed.expires_in.ms);
                 }
                 (
                     Kind::Renew(token) | Kind::Release(token),
@@ -775,7 +837,6 @@ impl Served {
 
 /// Walks once. Returns the promise that was broken.
 fn walk(seed: u64, has_clock: bool, bug: Option<Bug>) -> Option<String> {
-    let owners = ["a", "b"];
     let engine = MemoryEngine::new();
     let world = Rc::new(World {
         engine,
@@ -788,6 +849,8 @@ fn walk(seed: u64, has_clock: bool, bug: Option<Bug>) -> Option<String> {
         depth: Cell::new(0),
         programs: [RefCell::new(None), RefCell::new(None)],
         servers: [RefCell::new(None), RefCell::new(None)],
+        grants: RefCell::default(),
+        keys: RefCell::default(),
         late: RefCell::default(),
         names: RefCell::default(),
         raised: Cell::new(0),
@@ -796,10 +859,13 @@ fn walk(seed: u64, has_clock: bool, bug: Option<Bug>) -> Option<String> {
         read: RefCell::default(),
     });
     WORLD.set(Some(Rc::clone(&world)));
-    plant_counting_on(bug == Some(Bug::CountsOn));
+    plant(match bug {
+        Some(Bug::Planted(bug)) => Some(bug),
+        _ => None,
+    });
     (0..8).for_each(|_| _ = world.below(2));
     world.pass(0);
-    for (place, owner) in world.programs.iter().zip(owners) {
+    for (place, owner) in world.programs.iter().zip(OWNERS) {
         *place.borrow_mut() = Some(Program { cluster: on_line(false), owner, leases: Vec::new() });
     }
     world.take_over();
@@ -863,8 +929,10 @@ fn planted_bugs_are_found() {
         check_finds(Bug::PurgeByName, BOTH);
         check_finds(Bug::OwnFloor, BOTH);
         check_finds(Bug::NoFromMemory, BOTH);
+        check_finds(Bug::Planted(Planted::AnyIsHandedOver), BOTH);
+        check_finds(Bug::Planted(Planted::AgainFromMemory), &[false]);
         check_finds(Bug::WallClock, &[false]);
-        check_finds(Bug::CountsOn, &[false]);
+        check_finds(Bug::Planted(Planted::CountsOn), &[false]);
         check_finds(Bug::ServiceTime, &[false]);
         check_finds(Bug::OwnTime, &[true]);
     });
