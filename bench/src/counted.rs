@@ -20,7 +20,7 @@ pub(crate) struct Counted {
 pub(crate) type Row = fn(&Counts, &Path) -> Result<Vec<Counted>>;
 
 /// Every row of counts: its id, and how it is measured.
-pub(crate) const ROWS: [(&str, Row); 13] = [
+pub(crate) const ROWS: [(&str, Row); 12] = [
     ("B1", |counts, _| {
         let what = "claim + renew + release, in memory: instructions ÷ raw";
         cycle(counts, "B1", what, 1.42, "cycle@memory")
@@ -37,7 +37,6 @@ pub(crate) const ROWS: [(&str, Row); 13] = [
     ("B5", |counts, _| reading(counts)),
     ("B6", |counts, _| calls(counts)),
     ("B7", |_, folder| wal(folder)),
-    ("B25", |counts, _| history(counts)),
     ("B13", |_, _| lowest_free()),
     ("B16", |counts, _| queues(counts)),
     ("B17", |_, _| receiving()),
@@ -155,19 +154,6 @@ fn handles(counts: &Counts) -> Result<Vec<Counted>> {
         Ok(ratio("B19", what, 1.1, made, kept, format!("{made:.0} / {kept:.0} per call")))
     };
     forms.into_iter().map(row).collect()
-}
-
-fn history(counts: &Counts) -> Result<Vec<Counted>> {
-    let places = [
-        ("memory", "claim + renew + release with a history, in memory ÷ without one"),
-        ("wal-normal", "the same in WAL NORMAL ÷ without one"),
-    ];
-    let row = |(place, what)| {
-        let off = counts.instructions(&format!("cycle@{place}"))? / 3.0;
-        let on = counts.instructions(&format!("history-cycle@{place}"))? / 3.0;
-        Ok(ratio("B25", what, 1.6, on, off, format!("{on:.0} / {off:.0} per commit")))
-    };
-    places.into_iter().map(row).collect()
 }
 
 fn guards(counts: &Counts) -> Result<Vec<Counted>> {

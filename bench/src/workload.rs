@@ -19,9 +19,6 @@ const TTL: Duration = Duration::from_secs(3600);
 const NAME: &str = "scheduler";
 const OWNER: &str = "worker-a";
 
-/// How many rows the history of a workload has.
-const HISTORY: u32 = 1_000;
-
 /// Runs `rounds` of a workload, WHAT@PLACE, on a database of its own: in memory or in `folder`.
 pub(crate) fn run(workload: &str, rounds: u32, folder: &Path) -> Result<()> {
     then(workload, rounds, folder, || Ok(()))
@@ -43,11 +40,6 @@ pub(crate) fn then<T>(
 fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
     match what {
         "cycle" => (0..rounds).try_for_each(|_| cycle(db)),
-        // With a history that is full, so that every row trims another one.
-        "history-cycle" => {
-            db.keep_history(HISTORY)?;
-            (0..HISTORY + rounds).try_for_each(|_| cycle(db))
-        }
         // On a connection of the caller's: a handle that is kept, and one that is made for each
         // call.
         "ref-cycle" => {
