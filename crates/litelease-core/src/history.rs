@@ -5,7 +5,7 @@
 /// ```
 /// assert!(litelease_core::HISTORY_KINDS.contains(&"granted"));
 /// ```
-pub const HISTORY_KINDS: [&str; 23] = [
+pub const HISTORY_KINDS: [&str; 21] = [
     // A grant of a name, and how it ended.
     "granted",
     "renewed_late",
@@ -30,6 +30,4 @@ pub const HISTORY_KINDS: [&str; 23] = [
     "discarded",
     "cancelled",
     "queue_deleted",
-    "paused",
-    "resumed",
 ];

@@ -194,6 +194,26 @@ impl Job {
         matches!(work.task, Task::Slot(..) | Task::Grant(..) | Task::Receipt { .. })
     }
 
+    /// Checks whether the job could begin something. A file whose leases went elsewhere only ends
+    /// what it has.
+    pub(crate) fn begins_something(&self) -> bool {
+        match self {
+            Job::Work(work) => matches!(work.task, Task::Pool(..) | Task::Queue(..)),
+            Job::Grant(_) | Job::Many(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns the client, or one without a key.
+    pub(crate) fn caller(&self) -> Caller {
+        match self {
+            Job::Work(work) => work.caller,
+            Job::Grant(job) => job.caller(),
+            Job::Many(many) => many.caller,
+            _ => Caller::default(),
+        }
+    }
+
     /// Checks whether access keys decide about the job.
     pub(crate) fn needs_keys(&self) -> bool {
         match self {
@@ -403,6 +423,8 @@ pub(crate) enum JobError {
     Engine,
     /// Others change or lock the row of this name all the time. Nothing was stored.
     Contended,
+    /// The leases of the file went to another place, which has this URL.
+    Moved(&'static str),
     /// No server is known that writes to the engine.
     NoWriter,
     /// The file cannot be written, for this reason.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::{Duration, Instant};
 
+use litelease::rusqlite::types::Value;
 use litelease::{
     ClaimResult, HistoryRow, HolderKind, KEPT, Lease, LeaseRow, PoolInfo, Reason, SlotRow,
 };
@@ -231,6 +232,10 @@ impl Server {
 
     pub(super) fn row(&self, name: &str) -> Result<Option<LeaseRow>> {
         Ok(self.client.inspect(name).map_err(failure)?.lease.map(row))
+    }
+
+    pub(super) fn value(&self, name: &str) -> Result<Option<Value>> {
+        Ok(self.client.value(name).map_err(failure)?.map(stored))
     }
 
     pub(super) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {

@@ -93,15 +93,15 @@ impl WaitLists {
         repeated
     }
 
-    /// Answers every waiter that the server is stopping.
-    pub(super) fn stop(&mut self) {
+    /// Answers every waiter with the reason why nothing is granted any more.
+    pub(super) fn stop(&mut self, reason: JobError) {
         self.count = 0;
         self.expiries.clear();
         for (_, mut queue) in self.queues.drain() {
             while let Some(waiting) = queue.pop() {
                 for job in waiting {
                     // The client may be gone.
-                    let _ = job.reply.send(Err(JobError::Stopping));
+                    let _ = job.reply.send(Err(reason));
                 }
             }
         }
