@@ -209,7 +209,7 @@ impl Job {
         match self {
             Job::Work(work) => work.caller,
             Job::Grant(job) => job.caller(),
-            Job::Many(many) => many.caller,
+            Job::Many(many) => many.operator.caller,
             _ => Caller::default(),
         }
     }
