@@ -14,7 +14,7 @@ PLANTED := --config build.rustc-workspace-wrapper=\"scripts/planted\"
 QUICK := scripts/build "building the command litelease" build --profile quick -p litelease-cli --no-default-features
 
 .DEFAULT_GOAL := help
-.PHONY: deb dist-all test-arm64 first-minute-dist setup-release package reproducible sbom oldest-rust release release-upload lint-workflows help run demo cluster-demo setup test test-begins deny deny-if-installed test-rust test-integrations test-hosts test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
+.PHONY: dist-all test-arm64 first-minute-dist setup-release package reproducible sbom oldest-rust release release-upload lint-workflows help run demo cluster-demo setup test test-begins deny deny-if-installed test-rust test-integrations test-hosts test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -133,16 +133,12 @@ smoke-ext: build-ext ## take it through its life in the sqlite3 shell and python
 	@scripts/setup cc sqlite3 valgrind
 	@scripts/smoke-ext
 
-dist: dist-ext deb ## a .deb, a tarball with a static program and the extension in dist/, with their checksums
+dist: dist-ext ## a .deb, a tarball with a static program and the extension in dist/, with their checksums
 	@scripts/setup cc musl-gcc
-	@eval "$$(scripts/release-flags)"; scripts/dist tarball
-
-deb: ## build the command and a .deb of it for this machine into dist/
-	@scripts/setup cc
-	@eval "$$(scripts/release-flags)"; scripts/dist deb
+	@eval "$$(scripts/release-flags)"; scripts/dist deb tarball
 
 dist-all: ## build the command, the extension and the wheel for Linux on x86_64 and arm64, with glibc and musl, into dist/
-	@scripts/setup cc
+	@scripts/setup cc musl-gcc
 	@scripts/setup-python
 	@scripts/dist-all
 
@@ -170,7 +166,7 @@ sbom: ## list all that is linked into the command, the extension and the crate, 
 oldest-rust: ## check the library and the command with the oldest Rust that is promised (rustup fetches it)
 	@scripts/oldest-rust
 
-release: deb dist-all sbom ## build what a release consists of into dist/, and check version and changelog (TAG=v0.1.0)
+release: dist python-wheel sbom ## build what a release consists of into dist/, and check version and changelog (TAG=v0.1.0)
 	@scripts/check-release $(TAG)
 
 release-upload: ## attach dist/ to the release of TAG on the forge, which it makes if need be (by gh)
