@@ -319,12 +319,10 @@ impl Target {
 
     /// Claims a name, or borrows a slot, and keeps it alive.
     pub(crate) fn hold(&self, wanted: &HoldRequest) -> Result<Tenure> {
-        if wanted.tick.is_some() {
-            self.with_ticks()?;
-        }
         match self {
             Target::File(file) => file.hold(wanted),
             Target::Server(server) => server.hold(wanted),
+            Target::Engine(_) if wanted.tick.is_some() => Err(self.no_ticks()),
             Target::Engine(engine) => engine.hold(wanted),
         }
     }
@@ -387,18 +385,6 @@ impl Target {
             Target::File(file) => file.history(wanted),
             Target::Server(server) => server.history(wanted),
             Target::Engine(_) => Err(self.not_here()),
-        }
-    }
-
-    /// Returns the file, which is the one place that has ticks.
-    pub(crate) fn with_ticks(&self) -> Result<&File> {
-        match self {
-            Target::File(file) => Ok(file),
-            Target::Server(_) | Target::Engine(_) => Err(Failure::usage(format!(
-                "ticks work on a file only, not at {}: name a file that every process of the schedule \
-                 uses with --db; across machines, litelease run -n NAME keeps runs from overlapping",
-                printable(&self.shown())
-            ))),
         }
     }
 

@@ -45,6 +45,7 @@ mod slot;
 #[path = "../tests/stub/mod.rs"]
 #[cfg(test)]
 mod stub;
+mod tick;
 mod transport;
 mod worker;
 
@@ -54,6 +55,9 @@ pub use error::Error;
 pub use held_item::HeldItem;
 pub use history::{Event, History};
 pub use hold::{Held, HoldOptions};
+pub use litelease_core::{
+    NewestTick, Tick, TickChange, TickInfo, TickOutcome, TickRequest, TickResult, TickState,
+};
 pub use litelease_hold::{Cancel, Loss, LossSignal, Lost, WorkOptions, WorkerCounts};
 pub use litelease_wire::Value;
 pub use look::{KnownName, Name, News, PoolOfLabel, PoolOfName, SlotInfo, Waiter, Watch};
@@ -62,4 +66,5 @@ pub use payload::{Checkpoint, Request};
 pub use queue::{Item, Queue, QueueInfo, SendOptions};
 pub use queue_items::{CancelResult, ItemInfo, ItemName};
 pub use slot::{Pool, Slot};
+pub use tick::BegunTick;
 pub use worker::{WorkItem, Worker};

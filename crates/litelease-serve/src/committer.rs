@@ -44,6 +44,7 @@ mod reader;
 mod requests;
 mod served_file;
 pub(crate) mod slots;
+pub(crate) mod ticks;
 mod undelivered;
 mod wait_lists;
 
@@ -490,6 +491,11 @@ impl Committer {
             let Ok(granted) = &*answer else { continue };
             if let Answer::Pool(PoolAnswer::Lent { borrowed, .. }) = granted {
                 newest = newest.max(borrowed.slot.token);
+            }
+            if let Answer::Name(answer) = granted
+                && let Some((name, tick_ms, has_passed)) = answer.begun_tick()
+            {
+                self.metrics.tick_begun(name, now_ms.saturating_sub(tick_ms), has_passed);
             }
             match granted.is_live_grant(now_ms) {
                 None => {}

@@ -11,7 +11,7 @@ use shuttle::sync::mpsc;
 #[cfg(not(test))]
 use std::sync::mpsc;
 
-use litelease::Scope;
+use litelease::{Scope, TickRequest};
 use litelease_store::ManyItems;
 use litelease_wire::Waiter;
 use tokio::sync::mpsc::UnboundedSender;
@@ -307,11 +307,20 @@ pub(crate) struct Claim {
     pub(crate) note: Option<String>,
     /// When the request came.
     pub(crate) asked: Instant,
+    /// The tick that it claims with the name.
+    pub(crate) tick: Option<Box<TickWish>>,
+}
+
+/// A tick that a claim asks for, and the schedule that has planned it.
+#[derive(PartialEq)]
+pub(crate) struct TickWish {
+    pub(crate) asked: TickRequest,
+    pub(crate) schedule: Option<String>,
 }
 
 impl Claim {
     pub(crate) fn new(caller: Caller, owner: String, min_token: i64, note: Option<String>) -> Self {
-        Claim { caller, owner, min_token, note, asked: Instant::now() }
+        Claim { caller, owner, min_token, note, asked: Instant::now(), tick: None }
     }
 }
 
@@ -348,6 +357,14 @@ impl GrantJob {
             owner: claim.map(|claim| claim.owner.clone()),
             waits_for: claim.map(|claim| waits_for(claim)),
         })
+    }
+
+    /// Returns the tick that it claims with a name.
+    pub(crate) fn tick(&self) -> Option<&TickWish> {
+        match &self.wanted {
+            Wanted::Name(claim) => claim.tick.as_deref(),
+            _ => None,
+        }
     }
 
     /// Begins to serve the request. Returns false if its client is gone or has given up.

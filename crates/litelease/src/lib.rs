@@ -83,8 +83,8 @@ pub use litelease_core::{
     AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult,
     ClaimTickResult, FinishTickResult, Grant, GrantRef, GrantResult, ItemState, KEPT, Lease,
     LeaseRow, NewestTick, PoolInfo, Reason, ReleaseResult, RenewResult, RequestResult, SlotInfo,
-    StaleReason, Status, TakenOver, Tick, TickChange, TickOutcome, TickRequest, TickResult,
-    TickState, TransferResult,
+    StaleReason, Status, TakenOver, Tick, TickChange, TickInfo, TickOutcome, TickRequest,
+    TickResult, TickState, TransferResult,
 };
 #[doc(hidden)]
 pub use litelease_core::{
@@ -101,7 +101,7 @@ pub use litelease_hold::{HolderKind, ProcessGroup};
 pub use litelease_store::{Actor, DEFAULT_KEEP, LeftBehind, SideTableInfo};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, HistoryFilter, HistoryRow,
-    ItemInfo, QueueInfo, Reader, RetireResult, Retirement, SlotRow, TickInfo,
+    ItemInfo, QueueInfo, Reader, RetireResult, Retirement, SlotRow,
 };
 pub use litelease_sys::write_lock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,

@@ -23,7 +23,7 @@ from ._sessions import Session, SessionName
 from ._shards import ShardAssigned, ShardEvent, ShardLost, ShardRequested, Shards
 from ._tracker import Tracker
 from ._types import (
-    Acknowledged, Acquired, Admitted, AlreadyTaken, AutocommitOff, Borrowed, Broken, Busy, Cancelled, CannotGuard, Checkpoint,
+    Acknowledged, Acquired, Admitted, AlreadyTaken, AutocommitOff, BegunTick, Borrowed, Broken, Busy, Cancelled, CannotGuard, Checkpoint,
     CommitUnknown, ExpiredOnArrival, Finished, First, ForeignLocks, FloorTooLow, GuardInfo, GuardMissing, HistoryRow, HoldTimeout,
     InvalidAttempts,
     InFuture, InvalidCount, InvalidDelay, InvalidLeaseRow, InvalidText, InvalidShards, InvalidTime, InvalidTtl, InvalidUrl,
@@ -57,7 +57,7 @@ else:
 __version__ = version()
 
 __all__ = [
-    "Acknowledged", "Acquired", "Admitted", "AlreadyTaken", "AutocommitOff", "Borrowed", "Broken", "Busy", "Cached",
+    "Acknowledged", "Acquired", "Admitted", "AlreadyTaken", "AutocommitOff", "BegunTick", "Borrowed", "Broken", "Busy", "Cached",
     "Cancelled", "CannotGuard", "Checkpoint", "Client", "CommitUnknown", "Election", "ExpiredOnArrival", "Finished", "First",
     "FloorTooLow", "ForeignLocks", "Gate", "Grant", "GuardInfo", "GuardMissing", "Held", "HeldSlot", "HistoryRow", "HoldTimeout",
     "InFuture",

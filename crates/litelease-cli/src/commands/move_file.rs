@@ -175,7 +175,9 @@ fn retire(
             RetireResult::Retired(retirement) => return Ok(retirement),
             // Another program was granted a token of a new epoch meanwhile.
             RetireResult::TooLow { .. } => {}
-            RetireResult::InUse { items, kept, ticks } => return Err(in_use(items, kept, ticks)),
+            RetireResult::InUse { items, kept, ticks } => {
+                return Err(in_use(items, kept, ticks, to));
+            }
             RetireResult::Guarded { table, name } => return Err(guarded(&table, &name, to)),
         }
     }
@@ -212,11 +214,12 @@ fn guarded(table: &str, name: &str, to: &str) -> Failure {
     )
 }
 
-fn in_use(items: i64, kept: i64, ticks: i64) -> Failure {
+fn in_use(items: i64, kept: i64, ticks: i64, to: &str) -> Failure {
     let text = match (items, kept) {
         (0, 0) => format!(
-            "{ticks} names have ticks, which work in a file only and would run again elsewhere: move their schedules, \
-             or forget them first (litelease ticks)"
+            "{ticks} names have ticks, which are not moved and would run again: once a server of {to} runs, skip \
+             each there (litelease ticks skip NAME --server URL), forget it here (litelease ticks forget NAME), \
+             and move then"
         ),
         (0, kept) => {
             format!("{kept} slots of pools are kept until they are returned: return them first")

@@ -170,9 +170,10 @@ impl File {
             let variables = of_slot(&wanted.name, slot.position(), slot.token());
             return Ok(Tenure::new(slot, variables));
         }
+        let info = || db.newest_tick(&wanted.name).ok().flatten();
         let held = db.hold(&wanted.name, options(wanted)).map_err(|error| match error {
-            HoldError::Busy(current) => ticks::busy(&db, wanted, &current),
-            HoldError::TickTaken(newest) => ticks::taken(&db, wanted, newest),
+            HoldError::Busy(current) => ticks::busy(info, wanted, &current),
+            HoldError::TickTaken(newest) => ticks::taken(info(), wanted, newest),
             error => error.into(),
         })?;
         let mut variables = of_lease(&held.lease(), None);
