@@ -14,7 +14,7 @@ PLANTED := --config build.rustc-workspace-wrapper=\"scripts/planted\"
 QUICK := scripts/build "building the command litelease" build --profile quick -p litelease-cli --no-default-features
 
 .DEFAULT_GOAL := help
-.PHONY: setup-release package reproducible sbom oldest-rust release release-upload lint-workflows help run demo cluster-demo setup test test-begins deny deny-if-installed test-rust test-integrations test-hosts test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
+.PHONY: dist-all test-arm64 first-minute-dist setup-release package reproducible sbom oldest-rust release release-upload lint-workflows help run demo cluster-demo setup test test-begins deny deny-if-installed test-rust test-integrations test-hosts test-python first-minute lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -97,6 +97,14 @@ first-minute: build-ext ## what a newcomer types first, on six paths, with times
 	@scripts/build "building the command litelease" build -p litelease-cli $(PLANTED)
 	@scripts/first-minute
 
+first-minute-dist: ## the paths that need no Rust, from dist/ as `make dist-all` leaves it, in a system that has nothing else
+	@DIST=dist scripts/first-minute
+
+test-arm64: ## run the crates, the command, the extension and the Python package on an emulated arm64
+	@scripts/setup cc
+	@scripts/setup-python
+	@scripts/test-platform linux-arm64
+
 lint: lint-workflows ## formatting, clippy and documentation, without a warning
 	@scripts/setup cc cargo-fmt cargo-clippy
 	@echo "==> checking the formatting"
@@ -128,6 +136,11 @@ smoke-ext: build-ext ## take it through its life in the sqlite3 shell and python
 dist: dist-ext ## a .deb, a tarball with a static program and the extension in dist/, with their checksums
 	@scripts/setup cc musl-gcc
 	@eval "$$(scripts/release-flags)"; scripts/dist deb tarball
+
+dist-all: ## build the command, the extension and the wheel for Linux on x86_64 and arm64, with glibc and musl, into dist/
+	@scripts/setup cc musl-gcc
+	@scripts/setup-python
+	@scripts/dist-all
 
 dist-ext: ## build the extension into dist/, named after the platform, with its checksum
 	@scripts/setup cc

@@ -1,7 +1,8 @@
 """Builds the native library with cargo and puts it into the package.
 
 The library is the SQLite extension, which contains no SQLite and no Python: one wheel serves every Python 3 of
-a platform.
+a platform. For another platform, LITELEASE_LIBRARY names the library that was built for it, and LITELEASE_PLATFORM
+the platform as wheels call it, such as linux_aarch64.
 """
 
 import os
@@ -25,7 +26,10 @@ NAMES = {"darwin": "liblitelease_ext.dylib", "win32": "litelease_ext.dll"}
 
 
 def library() -> Path:
-    """The release build of the extension, made now."""
+    """The release build of the extension: the one that was given, or made now."""
+    given = os.environ.get("LITELEASE_LIBRARY")
+    if given is not None:
+        return Path(given)
     if shutil.which("cargo") is None:
         raise SystemExit("litelease is built with cargo: install Rust 1.89 or newer first")
     command = ["cargo", "build", "--locked", "--release", "-q", "-p", "litelease-extension"]
@@ -78,7 +82,8 @@ class PlatformWheel(bdist_wheel):
         self.root_is_pure = False
 
     def get_tag(self) -> "tuple[str, str, str]":
-        return "py3", "none", manylinux(super().get_tag()[2], library())
+        platform = os.environ.get("LITELEASE_PLATFORM") or super().get_tag()[2]
+        return "py3", "none", manylinux(platform, library())
 
 
 class WithLibrary(Distribution):

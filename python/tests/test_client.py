@@ -24,12 +24,17 @@ import litelease
 from litelease import (
     Acknowledged,
     Acquired,
+    AlreadyTaken,
+    BegunTick,
     Busy,
     Cancelled,
     Client,
     ExpiredOnArrival,
+    Finished,
+    First,
     Grant,
     HoldTimeout,
+    InFuture,
     InvalidUrl,
     Leased,
     LiteleaseError,
@@ -42,11 +47,15 @@ from litelease import (
     Rejected,
     Released,
     RemoteSlot,
+    Renewed,
     RequestedBy,
     ServerRefused,
     ServerUnreachable,
     StaleReason,
+    StaleTick,
     Stored,
+    TickChanged,
+    TickState,
     Transferred,
     aio,
 )
@@ -788,3 +797,37 @@ def test_a_grant_is_trusted_from_the_start_of_its_first_request(
     begin()
     with far.borrow(pool, ttl=30) as slot:
         assert len(done) == 2 and slot._trusted_until < done[0] + trusted_for
+
+
+def test_a_tick_is_run_once_among_machines(client: Client, proxy: Proxy, server: Server, name: str) -> None:
+    tick_ms = int(time.time() * 1000) - 1000
+    far = Client(proxy.url, server.key)
+    lost: list[str] = []
+
+    def lose(path: str, answer: bytes) -> bytes | None:
+        if len(lost) < 2:
+            lost.append(path)
+            return None
+        return answer
+
+    proxy.meddle = lose
+    lease = granted(far.claim_tick(name, "a", 30, tick_ms=tick_ms, attempts=1, schedule="1h"))
+    assert lease.tick == BegunTick(tick_ms, 1)
+    renewed = far.renew(lease, 30)
+    assert isinstance(renewed, Renewed) and granted(Acquired(renewed.lease)).tick == lease.tick
+    assert isinstance(client.skip_ticks(name), Busy)
+    lost.clear()
+    assert far.finish_tick(lease) == Finished()
+    assert client.claim_tick(name, "b", 30, tick_ms=tick_ms, wait=SOON) == AlreadyTaken(tick_ms, TickState.DONE)
+    found = client.newest_tick(name)
+    assert found is not None and (found.done_ms, found.attempts, found.schedule) == (tick_ms, 1, "1h")
+    assert client.tick_again(name, reason="once more") == TickChanged(tick_ms, TickState.OPEN)
+    assert client.finish_tick(lease) == StaleTick(tick_ms, TickState.OPEN)
+    lost.clear()
+    assert far.tick(name, tick_ms) == First()
+    assert not client.tick(name, tick_ms)
+    assert isinstance(client.tick(name, tick_ms + 3_600_000), InFuture)
+    assert [info.name for info in client.ticks(name)] == [name]
+    assert client.forget_tick(name) == TickChanged(tick_ms, TickState.DONE)
+    assert (client.forget_tick(name), client.newest_tick(name)) == (None, None)
+    assert client.install_schedule(name, tick_ms, "1h") == TickChanged(tick_ms, TickState.SKIPPED)

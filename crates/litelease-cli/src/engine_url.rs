@@ -70,6 +70,15 @@ impl EngineUrl {
         Ok(EngineUrl { whole, bare, shown: parsed.to_string() })
     }
 
+    /// Refuses what only a server on the engine has.
+    pub(crate) fn needs_service(&self, what: &str) -> Failure {
+        let engine = if self.has_clock() { "PostgreSQL" } else { "etcd" };
+        Failure::usage(format!(
+            "{what} on {engine} need the service: litelease serve --db {}, then --server",
+            self.shown
+        ))
+    }
+
     /// Returns the URL with its password, only for the engine.
     pub(crate) fn whole(&self) -> &str {
         &self.whole

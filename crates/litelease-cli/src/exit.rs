@@ -98,6 +98,11 @@ impl Failure {
         self.kind == "NotBootstrapped"
     }
 
+    /// Checks whether it is about a server that may be back soon.
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.kind == "Server"
+    }
+
     /// Adds a remark to the message.
     pub(crate) fn adding(self, more: impl Display) -> Self {
         Failure { message: format!("{}: {more}", self.message), ..self }

@@ -16,8 +16,8 @@ use std::time::Duration;
 use litelease::rusqlite::types::Value;
 use litelease::{
     BreakResult, ClaimResult, GrantRef, HolderKind, Lease, LeaseRow, Loss, PoolInfo, Reason,
-    ReleaseResult, RenewResult, SlotRow, Status, TickOutcome, TickRequest, TransferResult,
-    pool_of_name,
+    ReleaseResult, RenewResult, SlotRow, Status, TakenOver, TickOutcome, TickRequest,
+    TransferResult, pool_of_name,
 };
 use litelease_hold::{Cancel, Held};
 
@@ -147,7 +147,52 @@ impl Target {
         match self {
             Target::File(file) => file.progress(grant),
             Target::Server(server) => server.progress(grant),
-            Target::Engine(_) => Err(self.not_here()),
+            Target::Engine(engine) => engine.progress(grant),
+        }
+    }
+
+    /// Claims a name, or renews the lease that the owner already has.
+    pub(crate) fn ensure(&self, name: &str, owner: &str, ttl: Duration) -> Result<ClaimResult> {
+        match self {
+            Target::File(file) => {
+                Ok(file.open_patiently(Duration::ZERO)?.ensure(name, owner, ttl)?)
+            }
+            Target::Server(_) => Err(self.not_served()),
+            Target::Engine(engine) => engine.claimed(|db| Ok(db.ensure(name, owner, ttl)?)),
+        }
+    }
+
+    /// Asks the holder of a name to give it up, and claims it then.
+    pub(crate) fn request_wait(&self, claim: &Claim<'_>, within: Duration) -> Result<ClaimResult> {
+        let Claim { name, owner, ttl, wait, .. } = *claim;
+        match self {
+            Target::File(file) => {
+                Ok(file.open_patiently(wait)?.request_wait(name, owner, ttl, within, wait)?)
+            }
+            Target::Server(_) => Err(self.not_served()),
+            Target::Engine(engine) => {
+                engine.claimed(|db| db.request_wait(name, owner, ttl, within, wait))
+            }
+        }
+    }
+
+    /// Ends any holder's lease, and grants the name in the same step.
+    pub(crate) fn take_over(&self, name: &str, owner: &str, ttl: Duration) -> Result<TakenOver> {
+        match self {
+            Target::File(file) => {
+                Ok(file.open_patiently(Duration::ZERO)?.take_over(name, owner, ttl)?)
+            }
+            Target::Server(_) => Err(self.not_served()),
+            Target::Engine(engine) => engine.take_over(name, owner, ttl),
+        }
+    }
+
+    /// Returns the value that the holder of a name has attached.
+    pub(crate) fn value(&self, name: &str) -> Result<Option<Value>> {
+        match self {
+            Target::File(file) => file.value(name),
+            Target::Server(server) => server.value(name),
+            Target::Engine(engine) => engine.value(name),
         }
     }
 
@@ -274,12 +319,10 @@ impl Target {
 
     /// Claims a name, or borrows a slot, and keeps it alive.
     pub(crate) fn hold(&self, wanted: &HoldRequest) -> Result<Tenure> {
-        if wanted.tick.is_some() {
-            self.with_ticks()?;
-        }
         match self {
             Target::File(file) => file.hold(wanted),
             Target::Server(server) => server.hold(wanted),
+            Target::Engine(_) if wanted.tick.is_some() => Err(self.no_ticks()),
             Target::Engine(engine) => engine.hold(wanted),
         }
     }
@@ -321,16 +364,12 @@ impl Target {
         }
     }
 
-    /// Returns the file, which is the one place that has ticks.
-    pub(crate) fn with_ticks(&self) -> Result<&File> {
-        match self {
-            Target::File(file) => Ok(file),
-            Target::Server(_) | Target::Engine(_) => Err(Failure::usage(format!(
-                "ticks work on a file only, not at {}: name a file that every process of the schedule \
-                 uses with --db; across machines, litelease run -n NAME keeps runs from overlapping",
-                printable(&self.shown())
-            ))),
-        }
+    /// Refuses a verb that servers do not have.
+    fn not_served(&self) -> Failure {
+        Failure::usage(format!(
+            "this works on a file or an engine, not at the server {}: name one with --db",
+            printable(&self.shown())
+        ))
     }
 
     /// Refuses a verb that this place does not have.

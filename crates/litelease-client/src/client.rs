@@ -19,6 +19,7 @@ use crate::held_names::HeldNames;
 use crate::kind::{GrantCall, Kind};
 use crate::mode::{Blocking, Mode, Untaken};
 use crate::retry::refusal;
+use crate::tick::{self, BegunTick, TickWish};
 use crate::transport::{Message, Outcome, Transport, to_json, typed};
 
 /// A client of one server. A clone of it is the same client.
@@ -65,6 +66,8 @@ pub struct Grant {
     /// The lease.
     pub lease: Lease,
     pub(crate) secret: String,
+    /// The tick that it runs, if it was claimed with one, or such a lease was transferred.
+    pub tick: Option<BegunTick>,
     /// The moment from which the grant is trusted, by the system's clock that counts suspend;
     /// `None` if it must be renewed first.
     pub(crate) start: Option<Duration>,
@@ -193,25 +196,46 @@ impl<M: Mode> Client<M> {
         wait: Duration,
         above: i64,
     ) -> M::Answer<Grant> {
-        let claim = wire::Claim {
-            name: name.into(),
-            owner: owner.into(),
-            ttl: seconds(ttl),
-            wait: 0.0,
-            min_token: Some(above).filter(|above| *above > 0),
-            note: self.note(),
-        };
+        self.claim_with(name, owner, ttl, wait, above, None)
+    }
+
+    pub(crate) fn claim_with(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        wait: Duration,
+        above: i64,
+        tick: Option<&TickWish>,
+    ) -> M::Answer<Grant> {
+        let min_token = Some(above).filter(|above| *above > 0);
+        let claim = TickWish::claim(tick, self.plain_claim(name, owner, ttl, min_token));
         let client = self.clone();
         M::obtain(&self.transport, async move {
             let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
             let start = SystemClock.now();
             let acquired = client.acquire(Kind::Name, to_json(&claim), ttl, wait, None).await?;
             let (value, untaken) = acquired;
+            let tick = begun(&value);
             let (lease, secret) = Kind::Name.granted("", value)?;
             // A grant that was waited for, or nearly so, is not trusted before its first renewal.
             let is_new = SystemClock.now() < start + window.interval(None);
-            Ok((Grant { lease, secret, start: is_new.then_some(start) }, untaken))
+            Ok((Grant { lease, secret, tick, start: is_new.then_some(start) }, untaken))
         })
+    }
+
+    /// Returns a claim that does not wait.
+    pub(crate) fn plain_claim(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        min_token: Option<i64>,
+    ) -> wire::Claim {
+        let (name, owner, ttl) = (name.into(), owner.into(), seconds(ttl));
+        let (tick_ms, attempts, schedule) = (None, None, None);
+        let note = self.note();
+        wire::Claim { name, owner, ttl, wait: 0.0, min_token, note, tick_ms, attempts, schedule }
     }
 
     /// Sends a claim, or a borrow, until it is granted, refused, or the time to wait is over. If
@@ -293,6 +317,11 @@ impl<M: Mode> Client<M> {
             let outcome = self.transport.send(request).await;
             let now = SystemClock.now();
             was_heard |= !matches!(outcome, Outcome::Unreached(_));
+            if let Outcome::No(no) = &outcome
+                && let Some(error) = tick::refused(no)
+            {
+                return Err(error);
+            }
             let outcome = match outcome {
                 Outcome::No(value) if now.saturating_sub(first) >= wait => match kind.busy(value) {
                     Some(error) => return Err(error),
@@ -415,7 +444,7 @@ impl<M: Mode> Client<M> {
     }
 
     /// Sends a request on names once, under a key of its own.
-    async fn once<R: wire::Request>(&self, request: &R) -> Outcome {
+    pub(crate) async fn once<R: wire::Request>(&self, request: &R) -> Outcome {
         self.transport.send(Message::new(request, PATIENCE)).await
     }
 
@@ -480,7 +509,7 @@ impl Grant {
         let (name, owner) = (String::new(), String::new());
         let (expires_in, held_for) = (Duration::ZERO, None);
         let lease = Lease { name, owner, token: 0, expires_in, held_for };
-        Grant { lease, secret: secret.into(), start: None }
+        Grant { lease, secret: secret.into(), tick: None, start: None }
     }
 
     /// Returns the secret. Everyone who knows it may renew and release the lease.
@@ -541,6 +570,12 @@ impl From<wire::Lease> for Lease {
 pub(crate) fn rejected(no: Refusal) -> Error {
     let current = no.current.map(|current| Box::new(current.into()));
     Error::Rejected { reason: no.reason, by: no.by, current }
+}
+
+/// Reads the tick of a new grant.
+pub(crate) fn begun(granted: &Value) -> Option<BegunTick> {
+    let begun: wire::BegunTick = serde_json::from_value(granted.get("tick")?.clone()).ok()?;
+    Some(begun.into())
 }
 
 pub(crate) fn nonsense() -> Error {

@@ -6,6 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use litelease_core::{NewestTick, Refusal};
 use litelease_hold::{HoldError, Lost};
 
 use crate::Lease;
@@ -41,6 +42,30 @@ pub enum Error {
     RequestedBy {
         /// The owner text of that client.
         requester: String,
+    },
+    /// The tick is taken: another client has it, or it is done. Nothing is granted.
+    TickTaken(NewestTick),
+    /// The tick is more than a minute ahead of the clock that judges it.
+    TickInFuture {
+        /// That clock.
+        now_ms: i64,
+    },
+    /// The newest stored tick is ahead of the clock that judges it, which was set back.
+    TickAhead {
+        /// The stored tick.
+        tick_ms: i64,
+        /// That clock.
+        now_ms: i64,
+    },
+    /// A tick is to be begun and finished at once, while a holder is at work on one.
+    TickHeld {
+        /// The tick under way.
+        tick_ms: i64,
+    },
+    /// The grant does not have its tick any more: another one was granted it.
+    StaleTick {
+        /// The newest tick that is taken.
+        newest: Option<NewestTick>,
     },
     /// The held lease can no longer be trusted.
     Lost(Lost),
@@ -93,6 +118,18 @@ impl fmt::Display for Error {
                 Common::NoThread(io::Error::new(error.kind(), error.to_string())).to_string()
             }
             Error::InvalidWorker(what) => (*what).into(),
+            Error::TickTaken(newest) => format!("the tick is taken: {newest}"),
+            Error::TickInFuture { now_ms } => format!(
+                "the tick is more than a minute ahead of the server's clock, which says {now_ms}"
+            ),
+            Error::TickAhead { tick_ms, now_ms } => {
+                Refusal::TickAhead { tick_ms: *tick_ms, now_ms: *now_ms }.to_string()
+            }
+            Error::TickHeld { tick_ms } => Refusal::TickHeld { tick_ms: *tick_ms }.to_string(),
+            Error::StaleTick { newest } => {
+                let newest = newest.map_or("there is none".into(), |newest| newest.to_string());
+                format!("the grant does not have its tick any more: {newest}")
+            }
             Error::NoneFree => "no slot is free".into(),
             Error::Rejected { reason, .. } => format!("the grant is no longer current: {reason}"),
             Error::Stale { reason } => format!("the receipt is stale: {reason}"),

@@ -5,19 +5,20 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use litelease_core::TickRequest;
 use litelease_hold::{
     Acquired, Cancel, Clock, Granted, HoldError, HoldLimits, HolderKind, Home, Identity, Lost,
     NoKeeper, SystemClock, Window, keep,
 };
-use litelease_wire::Claim;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::client::{Client, Grant, seconds};
+use crate::client::{Client, Grant, begun};
 use crate::error::Error;
 use crate::kind::{GrantCall, Kind};
 use crate::mode::{Async, Blocking, Mode, Untaken};
 use crate::rows::ServerRows;
+use crate::tick::TickWish;
 use crate::transport::{Transport, died, to_json};
 
 /// Options for holding a name.
@@ -34,13 +35,14 @@ pub struct HoldOptions {
     pub(crate) owner: Option<String>,
     pub(crate) limits: HoldLimits,
     pub(crate) cancel: Option<Cancel>,
+    pub(crate) tick: Option<TickWish>,
 }
 
 impl HoldOptions {
     /// Returns options that do not wait, with an owner text that names this process.
     pub fn new(ttl: Duration) -> Self {
         let (wait, limits) = (Duration::ZERO, HoldLimits::default());
-        HoldOptions { ttl, wait, owner: None, limits, cancel: None }
+        HoldOptions { ttl, wait, owner: None, limits, cancel: None, tick: None }
     }
 
     /// Waits for the name, first come, first served.
@@ -65,6 +67,24 @@ impl HoldOptions {
     /// Ends the wait early when this is cancelled: the client leaves the queue of the server.
     pub fn cancel(mut self, cancel: Cancel) -> Self {
         self.cancel = Some(cancel);
+        self
+    }
+
+    /// Holds a [tick](Client::claim_tick), too. If it is taken, the hold fails with
+    /// [`TickTaken`](Error::TickTaken) and does not wait. End it with [`finish`](Held::finish): a
+    /// release leaves the tick to others.
+    pub fn tick(mut self, tick: impl Into<TickRequest>) -> Self {
+        let schedule = self.tick.and_then(|wish| wish.schedule);
+        self.tick = Some(TickWish { asked: tick.into(), schedule });
+        self
+    }
+
+    /// Names the schedule that has planned the tick, for [`ticks`](Client::ticks) to show. It
+    /// follows [`tick`](HoldOptions::tick).
+    pub fn schedule(mut self, text: &str) -> Self {
+        if let Some(wish) = &mut self.tick {
+            wish.schedule = Some(text.into());
+        }
         self
     }
 
@@ -119,10 +139,11 @@ impl<M: Mode> Client<M> {
         let owner = options.owner.clone().unwrap_or_else(owner);
         let (client, name) = (self.clone(), name.to_owned());
         M::obtain(&self.transport, async move {
-            let (ttl, min_token) = (seconds(options.ttl), None);
-            let (of, wait, note) = (name.clone(), 0.0, client.note());
-            let claim = to_json(&Claim { name: of, owner, ttl, wait, min_token, note });
-            let (held, _, taken) = client.acquire_held(Kind::Name, &name, claim, options).await?;
+            let claim = client.plain_claim(&name, &owner, options.ttl, None);
+            let claim = to_json(&TickWish::claim(options.tick.as_ref(), claim));
+            let acquired = client.acquire_held(Kind::Name, &name, claim, options).await?;
+            let (mut held, answer, taken): (Held<M>, _, _) = acquired;
+            held.grant.tick = begun(&answer);
             Ok((held, taken))
         })
     }
@@ -175,7 +196,7 @@ impl<M: Mode> Client<M> {
 impl<M: Mode> Held<M> {
     fn new(transport: Arc<Transport>, held: litelease_hold::Held) -> Self {
         let secret = held.grant().secret.clone();
-        let grant = Grant { lease: held.lease().into(), secret, start: None };
+        let grant = Grant { lease: held.lease().into(), secret, tick: None, start: None };
         let (losses, mode) = (OnceLock::new(), PhantomData);
         Held { held: Some(held), grant, transport, losses, mode }
     }

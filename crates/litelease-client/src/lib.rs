@@ -44,6 +44,7 @@ mod slot;
 #[path = "../tests/stub/mod.rs"]
 #[cfg(test)]
 mod stub;
+mod tick;
 mod transport;
 mod worker;
 
@@ -52,6 +53,9 @@ pub use client::{Client, Grant, Lease};
 pub use error::Error;
 pub use held_item::HeldItem;
 pub use hold::{Held, HoldOptions};
+pub use litelease_core::{
+    NewestTick, Tick, TickChange, TickInfo, TickOutcome, TickRequest, TickResult, TickState,
+};
 pub use litelease_hold::{Cancel, Loss, LossSignal, Lost, WorkOptions, WorkerCounts};
 pub use litelease_wire::Value;
 pub use look::{KnownName, Name, News, PoolOfLabel, PoolOfName, SlotInfo, Waiter, Watch};
@@ -60,4 +64,5 @@ pub use payload::{Checkpoint, Request};
 pub use queue::{Item, Queue, QueueInfo, SendOptions};
 pub use queue_items::{CancelResult, ItemInfo, ItemName};
 pub use slot::{Pool, Slot};
+pub use tick::BegunTick;
 pub use worker::{WorkItem, Worker};

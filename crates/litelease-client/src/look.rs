@@ -140,7 +140,7 @@ pub struct Watch<M: Mode = Blocking> {
 pub(crate) const SILENCE: Duration = Duration::from_secs(40);
 
 /// How long a first connection, or a read of leases, is tried.
-const FIRST: Duration = Duration::from_secs(5);
+pub(crate) const FIRST: Duration = Duration::from_secs(5);
 
 /// How many leases are asked for at once.
 pub(crate) const PAGE: Option<usize> = Some(500);

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use crate::Error;
 use crate::client::{Client, PATIENCE, pauses, rejected, seconds};
 use crate::mode::Mode;
+use crate::tick::refused_tick;
 use crate::transport::{Message, Outcome, to_json, typed};
 
 /// How long a request is repeated while the server cannot be reached.
@@ -210,6 +211,9 @@ pub(crate) fn refusal(no: Value) -> Refusal {
 }
 
 fn refused(no: Refusal, is_of_queue: bool) -> Error {
+    if let Some(error) = refused_tick(&no) {
+        return error;
+    }
     match no.requested {
         _ if is_of_queue => Error::Stale { reason: no.reason },
         Some(requested) => Error::RequestedBy { requester: requested.requester },

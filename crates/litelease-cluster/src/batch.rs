@@ -32,7 +32,19 @@ struct Allowed {
     answer: RenewResult,
 }
 
-type Answers = Vec<Option<Result<RenewResult>>>;
+/// The decision about one grant that is to be renewed.
+enum Decided {
+    Allowed(Box<Allowed>),
+    /// The rule says no, by a row that may be old.
+    Rejected(RenewResult),
+    /// It was renewed for itself, or rejected by the row as it is.
+    Answered(Renewed),
+}
+
+/// The answer to a renewal, and how long it lasts if that is less than was asked for.
+pub(crate) type Renewed = (RenewResult, Option<Duration>);
+
+type Answers = Vec<Option<Result<Renewed>>>;
 
 impl Cluster {
     /// Renews grants like [`renew`](Cluster::renew), many in one request. Returns an answer for
@@ -58,7 +70,10 @@ impl Cluster {
     pub fn renew_all(&self, leases: &[Lease], ttl: Duration) -> Vec<Result<RenewResult>> {
         let asked = leases.iter().map(|lease| self.renewing(lease, ttl));
         match asked.collect::<Result<Vec<_>>>() {
-            Ok(asked) => self.renew_many(&asked, self.shared.options.patience),
+            Ok(asked) => {
+                let answers = self.renew_many(&asked, self.shared.options.patience).into_iter();
+                answers.map(|answer| answer.map(|(answer, _)| answer)).collect()
+            }
             Err(error) => vec![Err(error); leases.len()],
         }
     }
@@ -74,7 +89,7 @@ impl Cluster {
         &self,
         asked: &[Renewing<'_>],
         time: Duration,
-    ) -> Vec<Result<RenewResult>> {
+    ) -> Vec<Result<Renewed>> {
         let mut batch = Batch {
             cluster: self,
             asked,
@@ -173,12 +188,17 @@ impl Batch<'_> {
         let mut allowed = Vec::with_capacity(rows.len());
         for (at, row) in rows {
             match self.decide(seen, row, at, attempt) {
-                Ok(Ok(write)) if names.insert(self.asked[at].name) => allowed.push(write),
+                Ok(Decided::Allowed(write)) if names.insert(self.asked[at].name) => {
+                    allowed.push(*write);
+                }
                 // Asked for twice: once now, and once in the next round.
-                Ok(Ok(_)) => {}
+                Ok(Decided::Allowed(_)) => {}
                 // Others may have changed the row since.
-                Ok(Err(_)) if is_known => self.cluster.cache().forget_known(self.asked[at].name),
-                Ok(Err(answer)) => self.answers[at] = Some(Ok(answer)),
+                Ok(Decided::Rejected(_)) if is_known => {
+                    self.cluster.cache().forget_known(self.asked[at].name);
+                }
+                Ok(Decided::Rejected(answer)) => self.answers[at] = Some(Ok((answer, None))),
+                Ok(Decided::Answered(answer)) => self.answers[at] = Some(Ok(answer)),
                 Err(error) => self.answers[at] = Some(Err(error)),
             }
         }
@@ -190,26 +210,33 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn decide(
-        &self,
-        seen: &Loaded,
-        row: LoadedRow,
-        at: usize,
-        attempt: i64,
-    ) -> Result<Result<Allowed, RenewResult>> {
+    fn decide(&self, seen: &Loaded, row: LoadedRow, at: usize, attempt: i64) -> Result<Decided> {
         let Renewing { name, who, ttl_ms } = self.asked[at];
         let decide = renews(who, ttl_ms);
         let at_now = self.cluster.row_at_now(seen, &row)?;
         let decision = decide(&at_now, seen.floor.epoch.floor)?;
-        let Some(write) = decision.write else { return Ok(Err(decision.answer)) };
-        let verb = Operation { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
-        let change = self.cluster.change_to(&verb, seen, &row, &at_now, write, attempt)?;
-        let stored = change.rows.into_iter().next().filter(|_| change.floor.is_none());
-        let Some((_, new)) = stored else {
-            // It needs a new floor, as after a row was written by hand.
-            return self.cluster.change(&verb).map(|answered| Err(answered.answer));
-        };
-        Ok(Ok(Allowed { at, seen: row, new, answer: decision.answer }))
+        if decision.write.is_none() {
+            return Ok(Decided::Rejected(decision.answer));
+        }
+        let ttl = Some(ttl_ms);
+        let verb =
+            Operation { name, kind: Kind::OnLive, ttl_ms: ttl, beside: true, decide: &decide };
+        let (change, answer) = self.cluster.change_to(&verb, seen, at_now, decision, attempt)?;
+        let is_whole = |row: &StoredRow| row.tenure.as_ref().is_some_and(|it| it.ttl_ms >= ttl_ms);
+        let stored = change.rows.into_iter().next();
+        match stored.filter(|(_, row)| change.floor.is_none() && is_whole(row)) {
+            Some((_, new)) => {
+                Ok(Decided::Allowed(Box::new(Allowed { at, seen: row, new, answer })))
+            }
+            // It needs a new floor, as after a row was written by hand, or limits cut it: the
+            // engine would let all leases of a batch last as long from its own clock on.
+            None => {
+                let answered = self.cluster.change(&verb)?;
+                let granted = Some(answered.lasts_ms).filter(|lasts_ms| *lasts_ms < ttl_ms);
+                let granted = granted.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
+                Ok(Decided::Answered((answered.answer, granted)))
+            }
+        }
     }
 
     fn store(&mut self, seen: &Loaded, allowed: Vec<Allowed>, asked: Duration) -> Result<()> {
@@ -245,7 +272,8 @@ impl Batch<'_> {
                 lease.expires_at_ms = tenure.until_ms;
             }
             let name = before.name;
-            let row = LoadedRow { name: name.clone(), version, row: Some(new) };
+            let row =
+                LoadedRow { name: name.clone(), version, row: Some(new), sides: before.sides };
             let server_ms = server_ms.or(seen.server_ms);
             let loaded = Loaded { rows: vec![row], server_ms, ..seen.without_rows() };
             cache.begin(&name, (version, seen.incarnation), now, Some(self.started));
@@ -255,7 +283,7 @@ impl Batch<'_> {
                 RenewResult::Renewed(lease) if is_late && self.cluster.when.is_none() => {
                     Err(Error::ExpiredOnArrival(lease))
                 }
-                answer => Ok(answer),
+                answer => Ok((answer, None)),
             });
         }
         Ok(())

@@ -8,9 +8,12 @@ use litelease_core::{CommitContext, Lease, LeaseRow, Row, State, Step, is_live};
 
 use crate::cluster::Cluster;
 use crate::engine::{
-    Change, Error, Loaded, LoadedRow, Result, Stored, StoredRow, StoredTenure, TokenFloor,
+    Change, Error, Loaded, LoadedRow, Result, SideKind, SideRow, Stored, StoredRow, StoredTenure,
+    TokenFloor,
 };
+use crate::payload::Payload;
 use crate::row_cache::Known;
+use crate::value::Value;
 
 /// Conflicts that are tried again at once. After that others get some time.
 const FREE_CONFLICTS: u32 = 3;
@@ -24,6 +27,8 @@ pub(crate) struct Operation<'a, A> {
     pub(crate) kind: Kind,
     /// The ttl of the call.
     pub(crate) ttl_ms: Option<i64>,
+    /// The decision depends on the payload of the grant.
+    pub(crate) beside: bool,
     /// Asks the rule, with the row, the time and the floor.
     pub(crate) decide: &'a Decide<'a, A>,
 }
@@ -43,6 +48,8 @@ pub(crate) enum Kind {
 /// The rule's decision, with text of its own.
 pub(crate) struct Decision<A> {
     pub(crate) write: Option<Write>,
+    /// The payload to store, under the token of the row as it is then.
+    pub(crate) payload: Option<Payload>,
     pub(crate) answer: A,
 }
 
@@ -61,6 +68,8 @@ pub(crate) struct Answered<A> {
     pub(crate) version: i64,
     /// How much of the lease that is in the way is left, at most.
     pub(crate) left_ms: i64,
+    /// How long the lease that was stored lasts.
+    pub(crate) lasts_ms: i64,
 }
 
 /// A row at a time, as the rule is to see it.
@@ -77,9 +86,34 @@ pub(crate) struct RowAtNow {
     pub(crate) now_ms: i64,
     /// How much of the present lease is left, at most.
     left_ms: i64,
+    /// The row as it was loaded, with what is beside it.
+    loaded: LoadedRow,
+    /// How much the clocks of those who have stored times in the payload may differ from this one.
+    skew_ms: i64,
 }
 
 impl RowAtNow {
+    /// Returns the payload of the present grant.
+    pub(crate) fn payload(&self) -> Result<Payload> {
+        let found = self.loaded.side(SideKind::Payload);
+        Payload::read(&self.name, found).map(|payload| self.without_skew(payload))
+    }
+
+    /// Returns the payload that is stored, whichever grant it is for.
+    pub(crate) fn latest_payload(&self) -> Result<Payload> {
+        let found = self.loaded.sides.iter().find(|side| side.kind == SideKind::Payload);
+        Payload::read(&self.name, found).map(|payload| self.without_skew(payload))
+    }
+
+    /// A request that was repeated a moment ago must not seem to have lapsed because two clocks
+    /// differ.
+    fn without_skew(&self, mut payload: Payload) -> Payload {
+        if let Some((_, request)) = &mut payload.request {
+            request.repeated_at_ms = request.repeated_at_ms.saturating_add(self.skew_ms);
+        }
+        payload
+    }
+
     /// Returns the row for verbs that must not come too early: it is live until its last end.
     pub(crate) fn row(&self) -> Row<'_> {
         Row::new(&self.name, self.row.as_ref().and_then(LeaseRow::state))
@@ -126,10 +160,34 @@ impl<A> Answered<A> {
     }
 }
 
+impl<A> Answered<Option<A>> {
+    pub(crate) fn transposed(self) -> Option<Answered<A>> {
+        let Answered { answer, since, version, left_ms, lasts_ms } = self;
+        answer.map(|answer| Answered { answer, since, version, left_ms, lasts_ms })
+    }
+}
+
 impl<A> Decision<A> {
     /// Takes a step of the rule over, with its answer in a form that owns its text.
     pub(crate) fn new<B>(step: Step<'_, B>, form: impl FnOnce(B) -> A) -> Self {
-        Decision { write: step.write.map(Write::from_state), answer: form(step.answer) }
+        let write = step.write.map(Write::from_state);
+        Decision { write, payload: None, answer: form(step.answer) }
+    }
+
+    /// Stores a value with a grant.
+    pub(crate) fn with_value(self, value: &Value) -> Self {
+        let payload = || Payload { value: value.clone(), ..Payload::default() };
+        let has_value = self.write.is_some() && *value != Value::Null;
+        Decision { payload: has_value.then(payload), ..self }
+    }
+
+    /// Stores this payload and nothing else, or nothing.
+    pub(crate) fn of_payload(payload: Option<Payload>, answer: A) -> Self {
+        Decision { write: None, payload, answer }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.write.is_none() && self.payload.is_none()
     }
 }
 
@@ -214,7 +272,7 @@ impl Cluster {
             }
             let row = loaded.rows.first().ok_or_else(|| missing_row(verb.name))?;
             if let Some(sent) = &sent {
-                if let Some(found) = row.row.as_ref().filter(|row| row.attempt == attempt) {
+                if let Some(found) = row.row.as_ref().filter(|_| is_of(row, attempt)) {
                     let times = Times { started, asked };
                     let answer = self.answer_at(verb, &sent.seen, &sent.change, found.at_ms);
                     let answer = answer.unwrap_or_else(|| sent.answer.clone());
@@ -224,13 +282,20 @@ impl Cluster {
                 if verb.kind == Kind::OnLive && has_ended_by(row, attempt) {
                     self.cache().forget(verb.name);
                     let (answer, version) = (sent.answer.clone(), row.version);
-                    return Ok(Answered { answer, since: started, version, left_ms: 0 });
+                    return Ok(Answered {
+                        answer,
+                        since: started,
+                        version,
+                        left_ms: 0,
+                        lasts_ms: 0,
+                    });
                 }
                 // The row may have been created and deleted since. A purge that deletes one changes
                 // the floor, and a release that does so leaves its token.
                 let token = |row: &LoadedRow| row.row.as_ref().map(|row| row.token);
                 let is_same = |a: Option<&LoadedRow>| {
                     a.is_some_and(|a| a.version == row.version && token(a) == token(row))
+                        && a.is_some_and(|a| a.payload_version() == row.payload_version())
                 };
                 let may_be_deleted = row.version == 0 && sent.seen.floor != loaded.floor;
                 if !is_same(sent.seen.rows.first()) || may_be_deleted {
@@ -245,19 +310,21 @@ impl Cluster {
                 None => {
                     let at_now = self.row_at_now(&loaded, row)?;
                     let decision = (verb.decide)(&at_now, loaded.floor.epoch.floor)?;
-                    match decision.write {
+                    match decision.is_empty() {
                         // Another client may have changed the row since.
-                        None if is_known => continue,
-                        None => {
+                        true if is_known => continue,
+                        true => {
                             let (answer, version) = (decision.answer, row.version);
                             let left_ms = at_now.left_ms;
-                            return Ok(Answered { answer, since: started, version, left_ms });
+                            return Ok(Answered {
+                                answer,
+                                since: started,
+                                version,
+                                left_ms,
+                                lasts_ms: 0,
+                            });
                         }
-                        Some(write) => {
-                            let change =
-                                self.change_to(verb, &loaded, row, &at_now, write, attempt)?;
-                            (change, decision.answer)
-                        }
+                        false => self.change_to(verb, &loaded, at_now, decision, attempt)?,
                     }
                 }
             };
@@ -356,7 +423,12 @@ impl Cluster {
         let clock_ms = self.when.or(loaded.server_ms);
         let now_ms = clock_ms.unwrap_or_else(|| self.shared.host.wall_ms());
         let name = seen.name.clone();
-        let mut at_now = RowAtNow { name, row: None, ended: None, now_ms, left_ms: 0 };
+        // The times of a payload are compared with this machine's clock, as far as two are right.
+        let skew_ms = clock_ms.map_or(millis(self.shared.options.max_skew), |_| 0);
+        let loaded_row = seen.clone();
+        let (row, ended, left_ms) = (None, None, 0);
+        let mut at_now =
+            RowAtNow { name, row, ended, now_ms, left_ms, loaded: loaded_row, skew_ms };
         let Some(stored) = &seen.row else { return Ok(at_now) };
         stored.state(&seen.name)?;
         let until = |until_ms: Option<i64>| {
@@ -398,28 +470,74 @@ impl Cluster {
         Ok(at_now)
     }
 
-    #[allow(clippy::too_many_arguments)] // a verb, what it has read, and what it decided
+    /// Returns the change that stores a decision, and its answer.
     pub(crate) fn change_to<A>(
         &self,
         verb: &Operation<'_, A>,
         loaded: &Loaded,
-        before: &LoadedRow,
+        at_now: RowAtNow,
+        decision: Decision<A>,
+        attempt: i64,
+    ) -> Result<(Change, A)> {
+        let Decision { write, payload, answer } = decision;
+        let name = verb.name.to_owned();
+        let present = at_now.loaded.row.as_ref().map_or(0, |row| row.token);
+        let is_renewal = write.as_ref().is_some_and(|write| write.token == present);
+        let is_on_live = verb.kind == Kind::OnLive || is_renewal;
+        let mut change = Change {
+            // A time that the caller passes needs no clock.
+            while_live: is_on_live && self.when.is_none(),
+            beside: verb.beside,
+            ..Change::default()
+        };
+        if let Some(payload) = payload {
+            let token = write.as_ref().map_or(present, |write| write.token);
+            let requester =
+                |payload: &Payload| payload.request.as_ref().map(|(who, _)| who.clone());
+            let before = at_now.payload()?;
+            // Progress, and a request that is repeated, concern no other client.
+            change.tells =
+                (&before.value, requester(&before)) != (&payload.value, requester(&payload));
+            change.sides.push((name.clone(), payload.to_side(token, attempt)));
+        }
+        if let Some(write) = write {
+            change.floor = loaded.floor.epoch.needed(write.token, context(loaded))?;
+            let row = self.row_to_store(verb, loaded, &at_now, write, attempt);
+            // If the row was not loaded for this verb, the engine's clock is a guess: it may have
+            // been set since. A lease that its limits have cut ends when they say.
+            let lasts_ms = row.tenure.as_ref().map(|tenure| tenure.ttl_ms);
+            let is_whole = |ttl_ms: &i64| lasts_ms.is_some_and(|lasts_ms| *ttl_ms <= lasts_ms);
+            let is_guess = change.while_live && !self.counts(loaded);
+            change.tells |= verb.kind == Kind::Always;
+            change.lasts_ms = verb.ttl_ms.filter(|_| is_guess).filter(is_whole);
+            change.rows.push((name, row));
+        }
+        Ok((change, answer))
+    }
+
+    fn row_to_store<A>(
+        &self,
+        verb: &Operation<'_, A>,
+        loaded: &Loaded,
         at_now: &RowAtNow,
         write: Write,
         attempt: i64,
-    ) -> Result<Change> {
-        let floor = loaded.floor.epoch.needed(write.token, context(loaded))?;
+    ) -> StoredRow {
         let is_renewal = at_now.row.as_ref().is_some_and(|row| row.token == write.token);
         let tenure = write.tenure.map(|(owner, until_ms)| {
+            let lasts_ms = until_ms.saturating_sub(at_now.now_ms);
             let ttl_ms = match verb.ttl_ms {
                 // A renewal never shortens: the holder keeps the time that is left of the lease.
-                Some(ttl_ms) if self.counts(loaded) && is_renewal => ttl_ms.max(at_now.left_ms),
+                // It prolongs less than it was asked to if limits say so.
+                Some(ttl_ms) if self.counts(loaded) && is_renewal => {
+                    ttl_ms.min(lasts_ms).max(at_now.left_ms)
+                }
                 Some(ttl_ms) if self.counts(loaded) => ttl_ms,
-                _ => until_ms.saturating_sub(at_now.now_ms),
+                _ => lasts_ms,
             };
             StoredTenure { owner, until_ms, ttl_ms }
         });
-        let before = before.row.as_ref();
+        let before = at_now.loaded.row.as_ref();
         let ends_tenure = before.is_some_and(|before| {
             let is_handed_over = verb.kind == Kind::OnLive && before.token != write.token;
             before.tenure.is_some() && (tenure.is_none() || is_handed_over)
@@ -430,14 +548,7 @@ impl Cluster {
             Some(before) if is_renewal || tenure.is_none() => before.since_ms,
             _ => at_ms,
         };
-        let row = StoredRow { token, tenure, since_ms, at_ms, attempt, ended };
-        // A time that the caller passes needs no clock.
-        let is_on_live = verb.kind == Kind::OnLive || is_renewal;
-        let while_live = is_on_live && self.when.is_none();
-        // If the row was not loaded for this verb, the engine's clock is a guess: it may have been
-        // set since.
-        let lasts_ms = verb.ttl_ms.filter(|_| while_live && !self.counts(loaded));
-        Ok(Change { floor, rows: vec![(verb.name.to_owned(), row)], while_live, lasts_ms })
+        StoredRow { token, tenure, since_ms, at_ms, attempt, ended }
     }
 
     /// Returns what the rule answers for a change that was stored as of the engine's own clock, if
@@ -477,28 +588,38 @@ impl Cluster {
         answer: A,
     ) -> Result<Answered<A>> {
         let now = self.shared.host.monotonic();
-        let (name, row) = change.rows.first().ok_or_else(|| missing_row(verb.name))?;
-        match (&row.tenure, loaded.rows.first()) {
-            (Some(_), Some(seen)) => {
-                let mut cache = self.cache();
-                cache.begin(name, (seen.version, loaded.incarnation), now, Some(times.started));
-                cache.wrote(name, Known { loaded: loaded.clone(), at: times.asked });
-            }
-            _ => self.cache().forget(name),
-        }
         let since = times.started;
-        if let (Some(tenure), Some(ttl_ms), None) = (&row.tenure, verb.ttl_ms, self.when)
+        let seen = loaded.rows.first().ok_or_else(|| missing_row(verb.name))?;
+        let tenure = seen.row.as_ref().and_then(|row| Some((row.token, row.tenure.as_ref()?)));
+        let version = seen.version;
+        let has_written = !change.rows.is_empty();
+        let Some((token, tenure)) = tenure else {
+            self.cache().forget(&seen.name);
+            return Ok(Answered { answer, since, version, left_ms: 0, lasts_ms: 0 });
+        };
+        {
+            let mut cache = self.cache();
+            if has_written {
+                let of = (version, loaded.incarnation);
+                cache.begin(&seen.name, of, now, Some(since));
+            }
+            if has_written || cache.known(&seen.name).is_some() {
+                cache.wrote(&seen.name, Known { loaded: loaded.clone(), at: times.asked });
+            }
+        }
+        let ttl_ms = verb.ttl_ms.map(|ttl_ms| ttl_ms.min(tenure.ttl_ms));
+        if let (true, Some(ttl_ms), None) = (has_written, ttl_ms, self.when)
             && millis(now.saturating_sub(since)) >= ttl_ms
         {
             return Err(Error::ExpiredOnArrival(Lease {
-                name: name.clone(),
+                name: seen.name.clone(),
                 owner: tenure.owner.clone(),
-                token: row.token,
+                token,
                 expires_at_ms: tenure.until_ms,
             }));
         }
-        let version = loaded.rows.first().map_or(0, |row| row.version);
-        Ok(Answered { answer, since, version, left_ms: 0 })
+        let lasts_ms = tenure.ttl_ms;
+        Ok(Answered { answer, since, version, left_ms: 0, lasts_ms })
     }
 }
 
@@ -524,7 +645,18 @@ fn after(mut loaded: Loaded, change: &Change, version: i64) -> Loaded {
     for (seen, (_, row)) in loaded.rows.iter_mut().zip(&change.rows) {
         (seen.version, seen.row) = (version, Some(row.clone()));
     }
+    for (seen, (_, side)) in loaded.rows.iter_mut().zip(&change.sides) {
+        seen.sides.retain(|found| found.kind != side.kind);
+        seen.sides.push(SideRow { version, ..side.clone() });
+    }
     loaded
+}
+
+/// Checks whether this attempt has stored the row, or what is beside it.
+fn is_of(row: &LoadedRow, attempt: i64) -> bool {
+    let of_row = row.row.as_ref().map(|row| row.attempt);
+    let mut all = row.sides.iter().map(|side| side.attempt).chain(of_row);
+    all.any(|found| found == attempt)
 }
 
 /// Checks whether this attempt has ended a tenure, and at most the next grant came after it.

@@ -34,8 +34,8 @@ pub trait Engine: Send + Sync {
     /// Stores all of a change or nothing of it.
     ///
     /// It is stored only if the floor and every row of `seen` that the change names are still the
-    /// same, to the last column. Otherwise the answer is [`Stored::Conflict`]. A row that was
-    /// absent must still be absent.
+    /// same, to the last column; with [`beside`](Change::beside), what is beside them, too.
+    /// Otherwise the answer is [`Stored::Conflict`]. A row that was absent must still be absent.
     fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored>;
 
     /// Reads like [`load`](Engine::load), for at most `time`: a later answer is of no use.
@@ -44,9 +44,10 @@ pub trait Engine: Send + Sync {
         self.load(names)
     }
 
-    /// Stores each of these rows for itself, if the floor and this row of `seen` are still the same
-    /// and live, and waits for at most `time`. `rows` has a new row for each row of `seen`, under
-    /// the same token, at most [`most_rows`](Engine::most_rows) of them.
+    /// Stores each of these rows for itself, if the floor, this row of `seen` and what is beside it
+    /// are still the same, and the row is live, and waits for at most `time`. `rows` has a new row
+    /// for each row of `seen`, under the same token, at most [`most_rows`](Engine::most_rows) of
+    /// them.
     ///
     /// Returns for each what became of it. A row that has changed does not keep the others from
     /// being stored. If the call fails, each of them may or may not be stored. An engine with a
@@ -57,7 +58,8 @@ pub trait Engine: Send + Sync {
         let store = |seen: &Loaded, rows: &[StoredRow]| {
             let names = seen.rows.iter().map(|row| row.name.clone());
             let rows = names.zip(rows.iter().cloned()).collect();
-            self.store(seen, &Change { rows, while_live: true, ..Change::default() })
+            let change = Change { rows, while_live: true, beside: true, ..Change::default() };
+            self.store(seen, &change)
         };
         let stored = store(seen, rows)?;
         if stored != Stored::Conflict || rows.len() < 2 {
@@ -89,10 +91,19 @@ pub trait Engine: Send + Sync {
         let _ = name;
     }
 
-    /// Reads all rows and the floor, in the order of names.
+    /// Reads all rows and the floor, in the order of names, without what is beside them.
     fn list(&self) -> Result<Loaded>;
 
-    /// Deletes those rows of `seen` that are still the same, and returns how many.
+    /// Reads what is beside all rows, each with its name.
+    ///
+    /// It need not be a snapshot: something that is beside a row counts only for its token.
+    fn list_beside(&self, kind: SideKind) -> Result<Vec<(String, SideRow)>> {
+        let _ = kind;
+        Ok(Vec::new())
+    }
+
+    /// Deletes those rows of `seen` that are still the same, with the payloads beside them, and
+    /// returns how many.
     ///
     /// The floor is above their tokens by now. A row that has changed stays.
     fn forget(&self, seen: &[LoadedRow]) -> Result<u64>;
@@ -171,6 +182,14 @@ pub trait Engine: Send + Sync {
         Err(no_tables())
     }
 
+    /// Stores a value under a key of the caller's, if `token` is still the newest of `name`.
+    fn guarded_put(&self, name: &str, token: i64, key: &[u8], value: &[u8]) -> Result<Stored> {
+        let _ = (name, token, key, value);
+        Err(Error::Refused(
+            "only etcd has keys of the caller's; guard a table, or use a Gate".into(),
+        ))
+    }
+
     /// Returns all guards.
     fn guards(&self) -> Result<Vec<GuardInfo>> {
         Err(no_tables())
@@ -231,6 +250,46 @@ pub struct LoadedRow {
     pub version: i64,
     /// The row.
     pub row: Option<StoredRow>,
+    /// The rows beside it.
+    pub sides: Vec<SideRow>,
+}
+
+/// Something that is stored beside the row of a name, so that plain grants cost nothing more.
+///
+/// It is stored in a transaction that compares the version of the row, and it belongs to a grant.
+/// Only a [`Change`] with [`beside`](Change::beside) depends on it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SideRow {
+    /// Its kind.
+    pub kind: SideKind,
+    /// Another number after every change. It does not matter when it is stored.
+    pub version: i64,
+    /// The token of the grant that it was stored under.
+    pub token: i64,
+    /// The attempt that stored it.
+    pub attempt: i64,
+    /// Its content, as a JSON object.
+    pub text: String,
+}
+
+/// The kinds of what is beside a row, of which a name has at most one each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SideKind {
+    /// The value, the limits and the request of a grant. With another token than the row's it does
+    /// not count.
+    Payload,
+}
+
+impl SideKind {
+    /// All kinds.
+    pub const ALL: [SideKind; 1] = [SideKind::Payload];
+
+    /// Returns the letter that stands for it in keys and columns.
+    pub fn letter(self) -> &'static str {
+        match self {
+            SideKind::Payload => "p",
+        }
+    }
 }
 
 /// A row as it is stored.
@@ -278,6 +337,23 @@ pub struct Change {
     /// the row is stored, the row is stored as of then, and the answer is [`Stored::DoneAt`]. An
     /// engine without a clock stores the row as it is.
     pub lasts_ms: Option<i64>,
+    /// Rows to store beside loaded rows, by name, whether those change or not.
+    pub sides: Vec<(String, SideRow)>,
+    /// The payloads beside the rows must still be those that were loaded, as far as they are of
+    /// their token.
+    pub beside: bool,
+    /// Clients that wait for changes of these names are told, also if none is freed.
+    pub tells: bool,
+}
+
+impl Change {
+    /// Returns the names that it is about.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let rows = self.rows.iter().map(|(name, _)| name.as_str());
+        let of_row = |name: &str| self.rows.iter().any(|(of_row, _)| of_row == name);
+        let sides = self.sides.iter().map(|(name, _)| name.as_str());
+        rows.chain(sides.filter(move |name| !of_row(name)))
+    }
 }
 
 /// The outcome of a change.
@@ -413,6 +489,29 @@ impl Loaded {
     /// Returns the row of a requested name.
     pub fn row(&self, name: &str) -> Option<&LoadedRow> {
         self.rows.iter().find(|row| row.name == name)
+    }
+}
+
+impl LoadedRow {
+    /// Returns a name without a row.
+    pub fn absent(name: &str) -> Self {
+        LoadedRow { name: name.to_owned(), version: 0, row: None, sides: Vec::new() }
+    }
+
+    /// Returns what is beside it for its own token.
+    pub fn side(&self, kind: SideKind) -> Option<&SideRow> {
+        let token = self.row.as_ref()?.token;
+        self.sides.iter().find(|side| side.kind == kind && side.token == token)
+    }
+
+    /// Checks whether two rows of a name are the same, whatever is beside them.
+    pub fn is_same_row(&self, other: &LoadedRow) -> bool {
+        (&self.name, self.version, &self.row) == (&other.name, other.version, &other.row)
+    }
+
+    /// Returns the version of the payload of its own token, or 0 if there is none.
+    pub fn payload_version(&self) -> i64 {
+        self.side(SideKind::Payload).map_or(0, |side| side.version)
     }
 }
 

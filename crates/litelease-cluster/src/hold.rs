@@ -13,7 +13,8 @@ use crate::cluster::Cluster;
 use crate::engine::{Engine, Error};
 use crate::host::Host;
 use crate::kept_rows::KeptRows;
-use crate::{ClaimResult, Lease};
+use crate::value::Value;
+use crate::{ClaimResult, Lease, RequestResult};
 
 /// The error of [`hold`](Cluster::hold) and [`claim_wait`](Cluster::claim_wait). Errors
 /// of the verbs and [`Lost`](crate::Lost) turn into it with `?`.
@@ -51,7 +52,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Options of a hold.
 ///
-/// They are those of a hold in a file, without values and requests.
+/// They are those of a hold in a file, without ticks.
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,6 +66,8 @@ pub struct HoldOptions {
     ttl: Duration,
     wait: Duration,
     kind: HolderKind,
+    value: Value,
+    request: Option<Duration>,
     limits: HoldLimits,
     cancel: Option<Cancel>,
 }
@@ -74,7 +77,20 @@ impl HoldOptions {
     /// name.
     pub fn new(ttl: Duration) -> Self {
         let (kind, limits) = (HolderKind::Hold, HoldLimits::default());
-        HoldOptions { ttl, wait: Duration::ZERO, kind, limits, cancel: None }
+        let (wait, value, request, cancel) = (Duration::ZERO, Value::Null, None, None);
+        HoldOptions { ttl, wait, kind, value, request, limits, cancel }
+    }
+
+    /// Attaches a value in the transaction of the claim, such as the address of a leader: see
+    /// [`attach`](Cluster::attach). No reader sees the grant without it.
+    pub fn value(self, value: impl Into<Value>) -> Self {
+        HoldOptions { value: value.into(), ..self }
+    }
+
+    /// Asks the present holder to give the name up within this time, while this waits: see
+    /// [`request`](Cluster::request). The request is withdrawn if the wait ends without the name.
+    pub fn request(self, within: Duration) -> Self {
+        HoldOptions { request: Some(within), ..self }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
@@ -134,11 +150,13 @@ impl Cluster {
     /// # }
     /// ```
     pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, HoldError> {
-        let HoldOptions { ttl, wait, kind, limits, cancel } = options;
+        let HoldOptions { ttl, wait, kind, value, request, limits, cancel } = options;
+        value.check()?;
         let cluster = Cluster { when: None, ..self.clone() };
         let owner = Identity::new(kind).to_string();
-        let mut place = ClusterPlace { cluster: &cluster, version: 0, left_ms: 0 };
-        let wish = Wish { limits, cancel: cancel.as_ref(), ..Wish::new(name, &owner, ttl) };
+        let mut place = ClusterPlace::new(&cluster, value);
+        let cancel = cancel.as_ref();
+        let wish = Wish { limits, cancel, request, ..Wish::new(name, &owner, ttl) };
         hold(&mut place, &wish, ttl, wait)
     }
 
@@ -172,18 +190,37 @@ impl Cluster {
         ttl: Duration,
         timeout: Duration,
     ) -> Result<ClaimResult, HoldError> {
-        let mut place = ClusterPlace { cluster: self, version: 0, left_ms: 0 };
-        Ok(match acquire(&mut place, &Wish::new(name, owner, ttl), timeout)? {
+        self.wait_for(&Wish::new(name, owner, ttl), timeout)
+    }
+
+    fn wait_for(&self, wish: &Wish<'_>, timeout: Duration) -> Result<ClaimResult, HoldError> {
+        let mut place = ClusterPlace::new(self, Value::Null);
+        Ok(match acquire(&mut place, wish, timeout)? {
             Ok(acquired) => ClaimResult::Acquired(acquired.granted.lease),
             Err(current) => ClaimResult::Busy(current),
         })
+    }
+
+    /// Waits like [`claim_wait`](Cluster::claim_wait), and [asks](Cluster::request) the present
+    /// holder to give the name up within `within`. The request is repeated while this waits, and
+    /// withdrawn if the wait ends without the name. No other grant may use the owner text.
+    pub fn request_wait(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        within: Duration,
+        timeout: Duration,
+    ) -> Result<ClaimResult, HoldError> {
+        let wish = Wish { request: Some(within), ..Wish::new(name, owner, ttl) };
+        self.wait_for(&wish, timeout)
     }
 
     /// Keeps a grant alive that was not made by [`hold`](Cluster::hold), such as one from a
     /// transfer. `since` is a moment of [`Host::monotonic`] before the call that granted it. No
     /// other holder may use its owner text.
     pub fn keep(&self, lease: Lease, since: Duration, ttl: Duration) -> Result<Held, HoldError> {
-        let place = ClusterPlace { cluster: self, version: 0, left_ms: 0 };
+        let place = ClusterPlace::new(self, Value::Null);
         let acquired = Acquired { granted: Granted::whole(lease), start: since };
         keep(&place.home()?, acquired, ttl, || place.rows())
     }
@@ -198,10 +235,26 @@ impl Cluster {
 /// An engine as a place, for one hold or one wait.
 struct ClusterPlace<'c> {
     cluster: &'c Cluster,
+    /// The value that is stored with the grant.
+    value: Value,
     /// The row of the lease that was in the way at the last claim: its version, and how much of the
     /// lease is left, at most.
     version: i64,
     left_ms: i64,
+}
+
+impl<'c> ClusterPlace<'c> {
+    fn new(cluster: &'c Cluster, value: Value) -> Self {
+        ClusterPlace { cluster, value, version: 0, left_ms: 0 }
+    }
+
+    /// Returns a grant whose row has this version.
+    fn granted(&self, lease: Lease, version: i64) -> Granted {
+        let (engine, name) = (Arc::clone(&self.cluster.shared.engine), lease.name.clone());
+        // Changes since this version are reported, so nothing is missed until then.
+        let attach = move || Box::new(Followed::new(engine, name, version)) as Attached;
+        Granted { attach: Some(Box::new(attach) as _), ..Granted::whole(lease) }
+    }
 }
 
 impl Place for ClusterPlace<'_> {
@@ -221,18 +274,14 @@ impl Place for ClusterPlace<'_> {
     fn claim(&mut self, wish: &Wish<'_>) -> Result<Claimed, Error> {
         let Wish { name, owner, ttl, .. } = *wish;
         let answered = match wish.dead {
-            Some(dead) => self.cluster.claim_once_from_dead(name, owner, ttl, dead.into()),
-            None => self.cluster.claim_once(name, owner, ttl, 0),
+            Some(dead) => {
+                self.cluster.claim_once_from_dead(name, owner, ttl, dead.into(), &self.value)
+            }
+            None => self.cluster.claim_once(name, owner, ttl, 0, &self.value),
         };
         let Answered { answer, version, left_ms, .. } = answered?;
         match answer {
-            ClaimResult::Acquired(lease) => {
-                let (engine, name) = (Arc::clone(&self.cluster.shared.engine), name.to_owned());
-                // Changes since this version are reported, so nothing is missed until then.
-                let attach = move || Box::new(Followed::new(engine, name, version)) as Attached;
-                let attach = Some(Box::new(attach) as _);
-                Ok(Claimed::Granted(Granted { attach, ..Granted::whole(lease) }))
-            }
+            ClaimResult::Acquired(lease) => Ok(Claimed::Granted(self.granted(lease, version))),
             ClaimResult::Busy(current) => {
                 (self.version, self.left_ms) = (version, left_ms);
                 Ok(Claimed::Busy(current))
@@ -240,21 +289,40 @@ impl Place for ClusterPlace<'_> {
         }
     }
 
-    fn request(&mut self, _: &Wish<'_>) -> Result<Option<i64>, Error> {
-        Ok(None)
+    fn request(&mut self, wish: &Wish<'_>) -> Result<Option<i64>, Error> {
+        let Wish { name, owner, request, .. } = *wish;
+        match request {
+            Some(within) => Ok(match self.cluster.request(name, owner, within)? {
+                RequestResult::Requested { token, .. } => Some(token),
+                RequestResult::RequestedBy { .. } | RequestResult::Rejected { .. } => None,
+            }),
+            // This owner may have asked before it began to wait.
+            None => self.cluster.repeat_request(name, owner),
+        }
     }
 
     fn accept(
         &mut self,
-        _: &Wish<'_>,
-        _: &Lease,
-        _: Option<i64>,
+        wish: &Wish<'_>,
+        handed: &Lease,
+        asked: Option<i64>,
     ) -> Result<Option<Granted>, Error> {
-        Ok(None)
+        let Wish { name, owner, ttl, .. } = *wish;
+        let is_asked = asked.is_some_and(|token| handed.token > token);
+        let Some(answered) = self.cluster.accept(name, owner, ttl, is_asked)? else {
+            return Ok(None);
+        };
+        let Answered { answer: lease, version, .. } = answered;
+        if self.value != Value::Null {
+            // It is the owner's, whatever becomes of its value.
+            let _ = self.cluster.attach(&lease, self.value.clone());
+        }
+        Ok(Some(self.granted(lease, version)))
     }
 
-    fn withdraw(&mut self, _: &Wish<'_>) -> Result<Option<Lease>, Error> {
-        Ok(None)
+    fn withdraw(&mut self, wish: &Wish<'_>) -> Result<Option<Lease>, Error> {
+        let _ = self.cluster.withdraw_request(wish.name, wish.owner);
+        self.cluster.inspect(wish.name)
     }
 
     fn take_back(&mut self, wish: &Wish<'_>) {

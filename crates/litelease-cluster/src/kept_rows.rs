@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_core::{Claimant, Reason};
-use litelease_hold::{Current, Due, HeldGrant, Loss, Notice, Renewal, Rows};
+use litelease_hold::{Current, Due, HandoverRequest, HeldGrant, Loss, Notice, Renewal, Rows};
 
-use crate::batch::Renewing;
+use crate::batch::{Renewed, Renewing};
 use crate::cluster::Cluster;
 use crate::engine::{Changes, Error, Listener};
 use crate::limits::in_ms;
-use crate::{Lease, ReleaseResult, RenewResult};
+use crate::{GrantRef, Lease, ReleaseResult, RenewResult, RequestInfo, TransferResult};
 
 pub(crate) struct KeptRows {
     cluster: Cluster,
@@ -20,6 +20,8 @@ pub(crate) struct KeptRows {
     refused: Option<Error>,
     /// The engine notifies it as long as it is here.
     listener: Option<Arc<dyn Listener>>,
+    /// The last renewals have found that a grant carries something, or no longer does.
+    has_news: bool,
 }
 
 /// Passes on what others have changed.
@@ -33,11 +35,11 @@ impl Listener for Notifies {
 
 impl KeptRows {
     pub(crate) fn new(cluster: Cluster) -> Self {
-        KeptRows { cluster, refused: None, listener: None }
+        KeptRows { cluster, refused: None, listener: None, has_news: false }
     }
 
     /// Returns the error for a failed renewal.
-    fn reason(&mut self, answer: Result<RenewResult, Error>) -> Result<RenewResult, Error> {
+    fn reason<A: Clone>(&mut self, answer: Result<A, Error>) -> Result<A, Error> {
         match (&answer, &self.refused) {
             (Err(Error::Refused(_)), _) => self.refused = answer.as_ref().err().cloned(),
             (Err(Error::Unreachable(_) | Error::CommitUnknown(_)), Some(refused)) => {
@@ -56,7 +58,15 @@ impl Rows for KeptRows {
         let within = due.iter().map(|due| due.trusted_for.min(due.answer_within));
         let time = within.filter(|time| !time.is_zero()).min().unwrap_or(Duration::ZERO);
         let asked: Vec<Renewing<'_>> = due.iter().map(|due| renewing(due.grant)).collect();
+        for Due { grant, progress, .. } in due {
+            // Without stored limits, the hold itself keeps them.
+            if let Some(ago) = progress.filter(|_| self.cluster.has_payload(&grant.name)) {
+                let _ = self.cluster.within(time).progress_ago((&*grant.name, grant.token), ago);
+            }
+        }
+        let before = asked.iter().any(|asked| self.cluster.has_payload(asked.name));
         let answers = self.cluster.renew_many(&asked, time);
+        self.has_news = before || asked.iter().any(|asked| self.cluster.has_payload(asked.name));
         let answers = due.iter().zip(answers);
         answers.map(|(due, answer)| renewal(due.grant.token, self.reason(answer))).collect()
     }
@@ -65,13 +75,29 @@ impl Rows for KeptRows {
         release(&self.cluster.within(time), grant)
     }
 
-    /// The engine only notifies of changes; renewals find out what has changed.
-    fn read(&mut self, _: &HeldGrant) -> Current {
-        Current::unknown()
+    /// The engine only notifies of changes; renewals find out what has changed. This says what the
+    /// last one has found.
+    fn read(&mut self, grant: &HeldGrant) -> Current {
+        let found =
+            self.cluster.found_request(&grant.name).filter(|found| found.token == grant.token);
+        let request = found
+            .map(|RequestInfo { requester, until_ms, .. }| HandoverRequest { requester, until_ms });
+        Current { request, ..Current::unknown() }
     }
 
-    fn hand_over(&mut self, _: &HeldGrant, _: Duration) -> Result<Option<Lease>, Loss> {
-        Ok(None)
+    fn has_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    fn hand_over(&mut self, grant: &HeldGrant, ttl: Duration) -> Result<Option<Lease>, Loss> {
+        let HeldGrant { name, owner, token, .. } = grant;
+        let grant = GrantRef { name, token: *token, owner: Some(owner) };
+        match self.cluster.hand_over(grant, ttl) {
+            Ok(TransferResult::Transferred(handed)) => Ok(Some(handed)),
+            Ok(TransferResult::Rejected { reason: Reason::NotRequested, .. }) => Ok(None),
+            Ok(TransferResult::Rejected { reason, current }) => Err(loss(*token, reason, current)),
+            Err(error) => Err(trouble(error)),
+        }
     }
 
     fn listen(&mut self, notice: Notice) {
@@ -109,10 +135,12 @@ pub(crate) fn release(cluster: &Cluster, grant: &HeldGrant) -> Result<(), Loss> 
     }
 }
 
-fn renewal(token: i64, answer: Result<RenewResult, Error>) -> Result<Renewal, Loss> {
+fn renewal(token: i64, answer: Result<Renewed, Error>) -> Result<Renewal, Loss> {
     match answer {
-        Ok(RenewResult::Renewed(lease)) => Ok(Renewal::whole(lease.expires_at_ms)),
-        Ok(RenewResult::Rejected { reason, current }) => Err(loss(token, reason, current)),
+        Ok((RenewResult::Renewed(lease), granted)) => {
+            Ok(Renewal { expires_at_ms: lease.expires_at_ms, granted })
+        }
+        Ok((RenewResult::Rejected { reason, current }, _)) => Err(loss(token, reason, current)),
         Err(error) => Err(trouble(error)),
     }
 }
@@ -140,12 +168,12 @@ mod tests {
     #[test]
     fn a_refusal_is_the_reason_until_the_engine_answers_again() {
         let mut rows = KeptRows::new(Cluster::on(MemoryEngine::new()));
-        let late = || Err(Error::Unreachable("there was no time left to ask".into()));
-        let refused = || Err(Error::Refused("this password is wrong".into()));
+        let late = || Err::<(), _>(Error::Unreachable("there was no time left to ask".into()));
+        let refused = || Err::<(), _>(Error::Refused("this password is wrong".into()));
         assert_eq!(rows.reason(late()), late());
         assert_eq!(rows.reason(refused()), refused());
         assert_eq!(rows.reason(late()), refused());
-        let busy = || Err(Error::Locked("others were faster".into()));
+        let busy = || Err::<(), _>(Error::Locked("others were faster".into()));
         assert_eq!(rows.reason(busy()), busy());
         assert_eq!(rows.reason(late()), late());
     }

@@ -36,12 +36,16 @@ mod guard;
 mod hold;
 mod host;
 mod kept_rows;
+mod limit;
 mod limits;
 mod memory;
 mod open;
+pub mod payload;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod request;
 mod row_cache;
+mod value;
 mod verbs;
 mod watch;
 
@@ -52,11 +56,13 @@ pub use host::{Host, System};
 #[doc(hidden)]
 pub use limits::is_of_service;
 pub use litelease_core::{
-    BreakResult, ClaimResult, GrantRef, Lease, LeaseRow, Reason, ReleaseResult, RenewResult,
-    Status, TransferResult,
+    BreakResult, ClaimResult, GrantRef, GrantResult, Lease, LeaseRow, Reason, ReleaseResult,
+    RenewResult, RequestResult, Status, TakenOver, TransferResult,
 };
 pub use litelease_hold::{Cancel, Held, Identity, Loss, LossSignal, Lost};
 pub use memory::{MemoryEngine, MemoryRows};
+pub use request::RequestInfo;
 #[doc(hidden)]
 pub use row_cache::RowCache;
+pub use value::Value;
 pub use watch::Watch;

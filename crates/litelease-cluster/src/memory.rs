@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::engine::{
     Change, Changes, Commit, Committed, Condition, Engine, EngineFacts, Listener, Loaded,
-    LoadedRow, Part, Result, RowChange, Stored, StoredRow, TokenFloor,
+    LoadedRow, Part, Result, RowChange, SideKind, SideRow, Stored, StoredRow, TokenFloor,
 };
 
 /// Rows in memory. Clones share them, as clients of one engine do.
@@ -59,6 +59,8 @@ pub struct MemoryRows {
     pub floor: TokenFloor,
     /// The rows by name, each with its version.
     pub rows: BTreeMap<String, (i64, StoredRow)>,
+    /// The rows beside them, by name.
+    pub sides: BTreeMap<(String, SideKind), SideRow>,
     service: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -77,6 +79,7 @@ impl MemoryRows {
             version: 0,
             floor: TokenFloor::default(),
             rows: BTreeMap::new(),
+            sides: BTreeMap::new(),
             service: BTreeMap::new(),
         }
     }
@@ -117,6 +120,9 @@ impl MemoryRows {
             };
             self.rows.insert(name.clone(), (version, row));
         }
+        for (name, side) in &change.sides {
+            self.sides.insert((name.clone(), side.kind), SideRow { version, ..side.clone() });
+        }
         match clock {
             Some((server_ms, _)) => Stored::DoneAt { version, server_ms },
             None => Stored::Done { version },
@@ -127,8 +133,9 @@ impl MemoryRows {
     pub fn forget(&mut self, seen: &[LoadedRow]) -> u64 {
         let before = self.rows.len();
         for row in seen {
-            if self.row(&row.name) == *row && self.rows.remove(&row.name).is_some() {
+            if self.row(&row.name).is_same_row(row) && self.rows.remove(&row.name).is_some() {
                 self.version += 1;
+                self.sides.remove(&(row.name.clone(), SideKind::Payload));
             }
         }
         (before - self.rows.len()) as u64
@@ -159,7 +166,7 @@ impl MemoryRows {
             Condition::Live => is_live != Some(false),
             Condition::Ended => is_live != Some(true),
         };
-        if self.row(&before.name) != *before || !is_so {
+        if !self.row(&before.name).is_same_row(before) || !is_so {
             return Stored::Conflict;
         }
         self.put_service(&part.rows);
@@ -188,17 +195,23 @@ impl MemoryRows {
             Some((version, row)) => (*version, Some(row.clone())),
             None => (0, None),
         };
-        LoadedRow { name: name.to_owned(), version, row }
+        let side = |kind| self.sides.get(&(name.to_owned(), kind)).cloned();
+        let sides = SideKind::ALL.into_iter().filter_map(side).collect();
+        LoadedRow { name: name.to_owned(), version, row, sides }
     }
 
     fn is_same(&self, seen: &Loaded, change: &Change) -> bool {
-        change.rows.iter().all(|(name, _)| {
+        change.names().all(|name| {
             let is_live = |row: &StoredRow| match (&row.tenure, self.server_ms) {
                 (Some(tenure), Some(now_ms)) => litelease_core::is_live(tenure.until_ms, now_ms),
                 _ => true,
             };
             let live = |row: &LoadedRow| row.row.as_ref().is_some_and(is_live);
-            let same = |row: &&LoadedRow| **row == self.row(name);
+            let same = |row: &&LoadedRow| {
+                let now = self.row(name);
+                let is_beside = !change.beside || row.payload_version() == now.payload_version();
+                row.is_same_row(&now) && is_beside
+            };
             seen.row(name).filter(same).is_some_and(|row| !change.while_live || live(row))
         })
     }
@@ -255,9 +268,11 @@ impl Engine for MemoryEngine {
     }
 
     fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored> {
-        let names: Vec<&str> = change.rows.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = change.names().collect();
         let mut stored = Stored::Conflict;
         self.stored(|rows| stored = rows.store(seen, change), &names);
+        // The token is the same, and the holder is to look all the same.
+        change.sides.iter().for_each(|(name, _)| self.notify(&[(Some(name), None)]));
         Ok(stored)
     }
 
@@ -270,6 +285,7 @@ impl Engine for MemoryEngine {
                 let rows = vec![(before.name.clone(), row.clone())];
                 let lasts_ms = row.tenure.as_ref().map(|tenure| tenure.ttl_ms);
                 let change = Change { rows, while_live: true, lasts_ms, ..Change::default() };
+                let change = Change { beside: true, ..change };
                 stored.push(memory.store(&seen, &change));
             }
         };
@@ -283,6 +299,12 @@ impl Engine for MemoryEngine {
 
     fn list(&self) -> Result<Loaded> {
         Ok(self.rows().list())
+    }
+
+    fn list_beside(&self, kind: SideKind) -> Result<Vec<(String, SideRow)>> {
+        let rows = self.rows();
+        let of_kind = rows.sides.iter().filter(|((_, found), _)| *found == kind);
+        Ok(of_kind.map(|((name, _), side)| (name.clone(), side.clone())).collect())
     }
 
     fn forget(&self, seen: &[LoadedRow]) -> Result<u64> {

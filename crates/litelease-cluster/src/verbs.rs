@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use litelease_core::{self as rule, Claimant, Conditions, LeaseRow, RaiseResult, Term};
+use litelease_core::{self as rule, Claimant, LeaseRow, RaiseResult, Term};
 use litelease_hold::HeldGrant;
 
 use crate::change::{Answered, Decision, Kind, Operation, RowAtNow, has_ended_by, missing_row};
 use crate::cluster::Cluster;
 use crate::engine::{Error, Result};
 use crate::limits::in_ms;
+use crate::value::Value;
 use crate::{
     BreakResult, ClaimResult, GrantRef, Lease, ReleaseResult, RenewResult, TransferResult,
 };
@@ -57,7 +58,7 @@ impl Cluster {
         ttl: Duration,
         min_token: i64,
     ) -> Result<(ClaimResult, Duration)> {
-        self.claim_once(name, owner, ttl, min_token).map(Answered::since)
+        self.claim_once(name, owner, ttl, min_token, &Value::Null).map(Answered::since)
     }
 
     /// Claims, and also returns what a waiter needs.
@@ -67,10 +68,11 @@ impl Cluster {
         owner: &str,
         ttl: Duration,
         min_token: i64,
+        value: &Value,
     ) -> Result<Answered<ClaimResult>> {
-        self.grant(name, owner, ttl, &|at_now, term, floor| {
+        self.grant(name, owner, ttl, false, &|at_now, term, floor| {
             let step = rule::claim(at_now.row(), owner, term, floor.max(min_token))?;
-            Ok(Decision::new(step, |answer| answer.into_owned()))
+            Ok(Decision::new(step, |answer| answer.into_owned()).with_value(value))
         })
     }
 
@@ -101,12 +103,12 @@ impl Cluster {
         owner: &str,
         ttl: Duration,
     ) -> Result<(ClaimResult, Duration)> {
-        let granted = self.grant(name, owner, ttl, &|at_now, term, floor| {
+        let granted = self.grant(name, owner, ttl, true, &|at_now, term, floor| {
             let row = at_now.row();
             let step = match at_now.is_between_ends() {
                 // It is not prolonged any more, and not granted yet.
                 true => rule::claim(row, owner, term, floor)?,
-                false => rule::ensure(row, owner, term, floor, Conditions::default())?,
+                false => rule::ensure(row, owner, term, floor, at_now.payload()?.conditions())?,
             };
             Ok(Decision::new(step, |answer| answer.into_owned()))
         });
@@ -123,7 +125,8 @@ impl Cluster {
         ttl: Duration,
         dead: GrantRef<'_>,
     ) -> Result<ClaimResult> {
-        self.claim_once_from_dead(name, owner, ttl, dead).map(|answered| answered.answer)
+        let claimed = self.claim_once_from_dead(name, owner, ttl, dead, &Value::Null);
+        claimed.map(|answered| answered.answer)
     }
 
     /// Takes a dead holder's grant over, and also returns what a waiter needs.
@@ -133,11 +136,12 @@ impl Cluster {
         owner: &str,
         ttl: Duration,
         dead: GrantRef<'_>,
+        value: &Value,
     ) -> Result<Answered<ClaimResult>> {
-        self.grant(name, owner, ttl, &|at_now, term, floor| {
+        self.grant(name, owner, ttl, false, &|at_now, term, floor| {
             let dead = dead.of_owner(dead.owner.unwrap_or_default());
             let step = rule::claim_from_dead(at_now.row(), owner, term, floor, dead)?;
-            Ok(Decision::new(step, |answer| answer.into_owned()))
+            Ok(Decision::new(step, |answer| answer.into_owned()).with_value(value))
         })
     }
 
@@ -252,7 +256,8 @@ impl Cluster {
             let step = rule::break_lease(at_now.row(), at_now.now_ms, floor)?;
             Ok(Decision::new(step, |answer| answer.into_owned()))
         };
-        let verb = Operation { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
+        let verb =
+            Operation { name, kind: Kind::OnLive, ttl_ms: None, beside: false, decide: &decide };
         self.change(&verb).map(|answered| answered.answer)
     }
 
@@ -298,7 +303,8 @@ impl Cluster {
         let decide = |at_now: &RowAtNow, file_floor| {
             Ok(Decision::new(rule::raise_name(at_now.row(), floor, file_floor)?, |answer| answer))
         };
-        let verb = Operation { name, kind: Kind::Always, ttl_ms: None, decide: &decide };
+        let verb =
+            Operation { name, kind: Kind::Always, ttl_ms: None, beside: false, decide: &decide };
         match self.change(&verb)?.answer {
             RaiseResult::Raised | RaiseResult::Unchanged => Ok(()),
             RaiseResult::TooLow { present } => Err(Error::FloorTooLow { floor, present }),
@@ -310,6 +316,7 @@ impl Cluster {
         name: &str,
         owner: &str,
         ttl: Duration,
+        beside: bool,
         decide: &Grants<'_>,
     ) -> Result<Answered<ClaimResult>> {
         self.check_name_to_hold(name)?;
@@ -317,7 +324,8 @@ impl Cluster {
         let ttl_ms = in_ms(ttl)?;
         let decide =
             |at_now: &RowAtNow, floor| decide(at_now, Term::new(ttl_ms, at_now.now_ms)?, floor);
-        let verb = Operation { name, kind: Kind::Grant, ttl_ms: Some(ttl_ms), decide: &decide };
+        let ttl_ms = Some(ttl_ms);
+        let verb = Operation { name, kind: Kind::Grant, ttl_ms, beside, decide: &decide };
         self.change(&verb)
     }
 
@@ -330,8 +338,8 @@ impl Cluster {
         self.check_name_to_hold(name)?;
         self.check_owner(who.owner)?;
         let ttl_ms = in_ms(ttl)?;
-        let decide = renews(who, ttl_ms);
-        let verb = Operation { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
+        let (decide, ttl_ms) = (renews(who, ttl_ms), Some(ttl_ms));
+        let verb = Operation { name, kind: Kind::OnLive, ttl_ms, beside: true, decide: &decide };
         self.change(&verb).map(Answered::since)
     }
 
@@ -355,7 +363,8 @@ impl Cluster {
             let step = rule::release(at_now.row(), who, at_now.now_ms);
             Ok(Decision::new(step, |answer| answer.into_owned()))
         };
-        let verb = Operation { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
+        let verb =
+            Operation { name, kind: Kind::OnLive, ttl_ms: None, beside: false, decide: &decide };
         self.change_as(&verb, attempt).map(|answered| answered.answer)
     }
 
@@ -375,12 +384,13 @@ impl Cluster {
             let step = rule::transfer(row, who, new_owner, term, floor)?;
             Ok(Decision::new(step, |answer| answer.into_owned()))
         };
-        let verb = Operation { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
+        let ttl_ms = Some(ttl_ms);
+        let verb = Operation { name, kind: Kind::OnLive, ttl_ms, beside: false, decide: &decide };
         self.change(&verb).map(|answered| answered.answer)
     }
 
     /// Loads one row and shows it as the rule sees it, with the time.
-    fn read<A>(&self, name: &str, see: impl FnOnce(RowAtNow) -> A) -> Result<A> {
+    pub(crate) fn read<A>(&self, name: &str, see: impl FnOnce(RowAtNow) -> A) -> Result<A> {
         self.check_name(name)?;
         let mut patience = self.patience();
         let loaded = loop {
@@ -408,7 +418,7 @@ pub(crate) fn renews(
 ) -> impl Fn(&RowAtNow, i64) -> Result<Decision<RenewResult>> {
     move |at_now, _| {
         let (row, term) = (at_now.holders_row(), Term::new(ttl_ms, at_now.now_ms)?);
-        let step = rule::renew(row, who, term, Conditions::default());
+        let step = rule::renew(row, who, term, at_now.payload()?.conditions());
         Ok(Decision::new(step, |answer| answer.into_owned()))
     }
 }

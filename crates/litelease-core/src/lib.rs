@@ -75,7 +75,7 @@ pub use rule::{
 pub use shard::{MAX_SHARDS, ShardPlan, ShardState, plan};
 pub use tick::{
     ClaimTickResult, DEFAULT_TICK_ATTEMPTS, FinishTickResult, MAX_AHEAD_MS, NewestTick, Tick,
-    TickChange, TickOutcome, TickRequest, TickResult, TickState, TickStep, again, carry_tick,
-    claim_tick, finish_tick, forget_tick, installed, skip, tick,
+    TickChange, TickInfo, TickOutcome, TickRequest, TickResult, TickState, TickStep, again,
+    carry_tick, claim_tick, finish_tick, forget_tick, installed, skip, tick,
 };
 pub use value::{attach, is_shown};

@@ -130,6 +130,28 @@ pub struct Tick {
     pub skipped_ms: Option<i64>,
 }
 
+/// The newest tick of a name, as it is listed.
+///
+/// ```
+/// # use litelease_core::{TickInfo, installed};
+/// let (name, tick) = ("nightly".into(), installed(60, 100));
+/// let info = TickInfo { name, tick, owner: None, schedule: None, holder: None };
+/// assert_eq!(info.tick.newest().tick_ms, 60);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TickInfo {
+    /// The name.
+    pub name: String,
+    /// The newest tick.
+    pub tick: Tick,
+    /// The owner of its newest grant.
+    pub owner: Option<String>,
+    /// The schedule that planned it, as its claimant wrote it.
+    pub schedule: Option<String>,
+    /// The live lease of a holder that is at work on it.
+    pub holder: Option<Lease>,
+}
+
 /// The newest tick of a name that is taken, and its state.
 ///
 /// ```
@@ -341,6 +363,23 @@ impl Tick {
     pub fn holder<'a>(&self, row: Row<'a>, now_ms: i64) -> Option<Lease<&'a str>> {
         let is_open = self.state == TickState::Open;
         row.live(now_ms).filter(|lease| is_open && lease.token == self.token)
+    }
+
+    /// Checks whether a claimant gets nothing by waiting: its tick, or a newer one, is final; or it
+    /// has had all its grants, and no holder is at work on it.
+    ///
+    /// ```
+    /// # use litelease_core::installed;
+    /// let newest = installed(60, 100);
+    /// assert!(newest.is_taken_for(60.into(), false));
+    /// assert!(!newest.is_taken_for(61.into(), false));
+    /// ```
+    pub fn is_taken_for(&self, asked: TickRequest, has_holder: bool) -> bool {
+        let (TickRequest { tick_ms, attempts }, newest) = (asked, self.newest());
+        let is_final = newest.state != TickState::Open;
+        // The smaller number counts, or one process undoes "at most once" for all.
+        let is_exhausted = self.attempt >= self.attempts.min(attempts) && !has_holder;
+        tick_ms < newest.tick_ms || (tick_ms == newest.tick_ms && (is_final || is_exhausted))
     }
 
     fn is_ahead(&self, now_ms: i64) -> bool {
@@ -658,12 +697,8 @@ fn refused(
     if newest.tick_ms > latest_ms && newest.state != TickState::Skipped {
         return Err(Refusal::TickAhead { tick_ms: newest.tick_ms, now_ms });
     }
-    let is_final = newest.state != TickState::Open;
     let has_holder = live.is_some_and(|lease| lease.token == stored.token);
-    // The smaller number counts, or one process undoes "at most once" for all.
-    let is_exhausted = stored.attempt >= stored.attempts.min(attempts) && !has_holder;
-    let is_taken =
-        tick_ms < newest.tick_ms || (tick_ms == newest.tick_ms && (is_final || is_exhausted));
+    let is_taken = stored.is_taken_for(TickRequest { tick_ms, attempts }, has_holder);
     Ok(is_taken.then_some(Refused::AlreadyTaken(newest)))
 }
 

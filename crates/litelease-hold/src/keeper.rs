@@ -368,6 +368,7 @@ impl Group {
         });
         let due: Vec<Due<'_>> = due.collect();
         let mut answers = if due.is_empty() { Vec::new() } else { rows.renew(&due) }.into_iter();
+        let has_news = rows.has_news();
         drop(rows);
         let now = clock.now();
         for (hold, grant) in batch.iter().zip(&asked) {
@@ -382,6 +383,9 @@ impl Group {
             let granted = answer.as_ref().ok().and_then(|renewal| renewal.granted);
             let interval = hold.window().interval(granted);
             hold.settle(start, now, answer, start + interval - jitter(interval, start));
+        }
+        if has_news {
+            self.nudge();
         }
         if !IS_NOTIFIED {
             // Nothing notifies the keeper of requests, so it looks for them after each renewal.

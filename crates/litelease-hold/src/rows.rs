@@ -26,6 +26,11 @@ pub trait Rows: Send {
     /// Reads the row of this grant, without taking the write lock.
     fn read(&mut self, grant: &HeldGrant) -> Current;
 
+    /// Checks whether the last renewals have found something that [`read`](Rows::read) returns.
+    fn has_news(&mut self) -> bool {
+        false
+    }
+
     /// Hands this grant to the owner that has requested it, for `ttl`. Returns none if there is no
     /// request, and an error if the grant is no longer current.
     fn hand_over(&mut self, grant: &HeldGrant, ttl: Duration) -> Result<Option<Lease>, Loss>;

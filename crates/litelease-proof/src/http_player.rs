@@ -1,5 +1,7 @@
 //! The service as a player: every verb is a request, and the server's clock is the scenario's.
 
+mod ticks;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -422,6 +424,10 @@ impl HttpPlayer {
 }
 
 impl Player for HttpPlayer {
+    fn has_ticks(&self) -> bool {
+        true
+    }
+
     fn step(&mut self, now_ms: i64, action: &Action) -> Played {
         NOW_MS.store(now_ms, Ordering::SeqCst);
         self.abandoned |=
@@ -556,6 +562,7 @@ impl Player for HttpPlayer {
                     }
                 }
             }
+            Action::Ticks(action) => return self.on_ticks(action, now_ms),
             Action::Queue(queue) => match self.on_queue(queue, now_ms) {
                 Some(played) => return played,
                 None => {
@@ -697,6 +704,7 @@ fn refused(answer: &Response) -> String {
         400 if is("ttl must be") || is("visibility must be") => "error InvalidTtl".into(),
         400 if is("delay must be") => "error InvalidDelay".into(),
         400 if is("key must be") || is("note must be") => "error InvalidText".into(),
+        400 if is("attempts must be") => "error InvalidAttempts".into(),
         400 if is("count must be") => "error InvalidCount".into(),
         400 if is("Idempotency-Key must be") => "error InvalidText".into(),
         status => format!("error {status} {text}"),

@@ -11,10 +11,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use litelease_cluster::engine::{Change, Loaded, LoadedRow, RowChange, Stored, StoredRow};
+use litelease_cluster::engine::{
+    Change, Loaded, LoadedRow, RowChange, SideKind, Stored, StoredRow,
+};
 use litelease_cluster::{
-    BreakResult, ClaimResult, Cluster, Engine, EngineFacts, Error, GrantRef, Host, MemoryRows,
-    Options, Reason, ReleaseResult, RenewResult, RowCache, TransferResult,
+    BreakResult, ClaimResult, Cluster, Engine, EngineFacts, Error, GrantRef, GrantResult, Host,
+    MemoryRows, Options, Reason, ReleaseResult, RenewResult, RowCache, TransferResult,
 };
 
 use crate::rig::Dice;
@@ -48,6 +50,8 @@ pub enum Bug {
     TrustFromAnswer,
     /// A purge deletes rows before it raises the floor.
     PurgeBeforeFloor,
+    /// A store does not compare what is beside the row.
+    SideNotCompared,
 }
 
 /// What is walked through.
@@ -67,6 +71,8 @@ pub struct Bounds {
     pub failovers: u8,
     /// Whether the engine has a clock of its own, which a failover sets.
     pub has_clock: bool,
+    /// Whether clients also limit grants, which are then not to be renewed.
+    pub limits: bool,
     /// When to stop, done or not.
     pub until: Option<Instant>,
 }
@@ -175,6 +181,7 @@ struct World {
     faults_left: u8,
     ticks_left: u8,
     failovers_left: u8,
+    has_limits: bool,
     /// A failover lost commits: what was acknowledged before no longer tells who has the name.
     has_lost: bool,
     bug: BugHash,
@@ -239,9 +246,11 @@ enum Verb {
     Transfer,
     Break,
     Purge,
+    /// Limits the present grant, so that no renewal comes after it.
+    Limit,
 }
 
-const VERBS: [Verb; 7] = [
+const VERBS: [Verb; 8] = [
     Verb::Claim,
     Verb::Ensure,
     Verb::Renew,
@@ -249,6 +258,7 @@ const VERBS: [Verb; 7] = [
     Verb::Transfer,
     Verb::Break,
     Verb::Purge,
+    Verb::Limit,
 ];
 
 #[derive(Clone, Debug)]
@@ -297,6 +307,7 @@ enum Outcome {
     Transferred { token: i64 },
     Broken { token: i64 },
     Purged,
+    Limited { token: i64 },
     Busy { owner: String, token: i64 },
     Rejected(Reason),
     Failed(Error),
@@ -327,6 +338,7 @@ impl World {
             faults_left: bounds.faults,
             ticks_left: bounds.ticks,
             failovers_left: bounds.failovers,
+            has_limits: bounds.limits,
             has_lost: false,
             bug: BugHash(bug),
         }
@@ -364,6 +376,7 @@ impl World {
                         Verb::Renew | Verb::Release | Verb::Transfer => client.lease.is_some(),
                         Verb::Break => self.highest > 0,
                         Verb::Purge => !self.rows.rows.is_empty(),
+                        Verb::Limit => self.has_limits && self.row().1.is_some(),
                         Verb::Claim | Verb::Ensure => true,
                     };
                     let verbs = VERBS.iter().filter(fits);
@@ -458,8 +471,10 @@ impl World {
                 let stored = self.store(&delayed.seen, &delayed.change);
                 if stored != Stored::Conflict && !is_again {
                     // A floor that is raised late does no harm.
-                    let is_own = |(_, row): &(_, StoredRow)| row.attempt / 1000 == delayed.id;
-                    let is_harmless = !delayed.change.rows.iter().any(is_own);
+                    let rows = delayed.change.rows.iter().map(|(_, row)| row.attempt);
+                    let mut stored =
+                        rows.chain(delayed.change.sides.iter().map(|(_, side)| side.attempt));
+                    let is_harmless = !stored.any(|attempt| attempt / 1000 == delayed.id);
                     let promise = "nothing is stored after its verb was answered";
                     demand(!delayed.is_answered || is_harmless, promise)?;
                     self.applied(delayed.client, delayed.id, &delayed.change)?;
@@ -473,7 +488,8 @@ impl World {
             Step::Copy => self.earlier = self.rows.clone(),
             Step::Failover => {
                 self.failovers_left -= 1;
-                self.has_lost |= self.earlier.rows != self.rows.rows;
+                self.has_lost |=
+                    self.earlier.rows != self.rows.rows || self.earlier.sides != self.rows.sides;
                 let (version, server_ms) = (self.rows.version, self.rows.server_ms);
                 self.rows = self.earlier.clone();
                 self.rows.incarnation += 1;
@@ -577,8 +593,17 @@ impl World {
                 }
                 self.rows.store(&seen, change)
             }
+            Some(Bug::SideNotCompared) => {
+                self.rows.store(seen, &Change { beside: false, ..change.clone() })
+            }
             _ => self.rows.store(seen, change),
         }
+    }
+
+    /// Returns the token whose grant is limited, if it is the newest.
+    fn limited(&self) -> Option<i64> {
+        let side = self.rows.sides.get(&(NAME.to_owned(), SideKind::Payload))?;
+        (side.token == self.row().0).then_some(side.token)
     }
 
     /// A store of a verb has taken effect.
@@ -587,6 +612,9 @@ impl World {
         let before = self.clients[at].running.as_ref().and_then(|running| running.rows.last());
         let before = before.map_or(0, |(token, _)| *token);
         self.note_row();
+        if let Some((_, side)) = change.sides.first() {
+            demand(side.token == self.row().0, "a limit is stored under the newest token")?;
+        }
         let Some((_, row)) = change.rows.first().filter(|(_, row)| row.attempt / 1000 == id) else {
             return Ok(());
         };
@@ -595,6 +623,9 @@ impl World {
         if let Some(running) = running {
             demand(running.applied.is_none(), "a verb takes effect at most once")?;
             running.applied = Some(token);
+            let is_limited = Some(token) == self.rows.sides.values().map(|side| side.token).next();
+            let renews_only = token == before && row.tenure.is_some();
+            demand(!(is_limited && renews_only), "a grant that is limited is not renewed")?;
             let raises = matches!(running.verb, Verb::Claim | Verb::Transfer | Verb::Break);
             let renews = running.verb == Verb::Ensure && token == before;
             if (raises || running.verb == Verb::Ensure) && !renews {
@@ -643,6 +674,7 @@ impl World {
         let cluster = Cluster::remembering(engine, host, options, client.row_cache.clone());
         let outcome = match (self.bug.0, running.verb) {
             (Some(Bug::PurgeBeforeFloor), Verb::Purge) => purge_before_floor(&cluster),
+            (_, Verb::Limit) => perform(&cluster, Verb::Limit, at, Some((running.rows[0].0, 0))),
             _ => perform(&cluster, running.verb, at, client.lease),
         };
         let request = tape.place.lock().expect("no panic").request.take();
@@ -694,6 +726,10 @@ impl World {
                 demand(is_larger || running.is_lost, "what is answered is what is stored")?;
             }
             Outcome::Purged => {}
+            Outcome::Limited { token } => {
+                let newer = self.limited() == Some(token) || self.row().0 != token;
+                demand(newer || running.is_lost, "what is answered is what is stored")?;
+            }
             Outcome::Busy { owner, token } => {
                 demand(running.applied.is_none(), "a no changes nothing")?;
                 let fits = |row: &Seen| *row == (token, Some(owner.clone()));
@@ -708,7 +744,7 @@ impl World {
                     Reason::Released => *token > 0 && owner.is_none(),
                     Reason::HeldBy | Reason::Expired => owner.is_some(),
                     Reason::UnknownToken => true,
-                    // Nothing here has conditions.
+                    Reason::TimeIsUp => self.has_limits,
                     _ => false,
                 };
                 demand(was(&fits), "a rejection names what was so")?;
@@ -787,6 +823,10 @@ fn perform(cluster: &Cluster, verb: Verb, at: usize, lease: Option<(i64, i64)>) 
             BreakResult::Rejected { reason, .. } => Outcome::Rejected(reason),
         }),
         Verb::Purge => cluster.purge(i64::MAX).map(|_| Outcome::Purged),
+        Verb::Limit => cluster.limit(lease, None, Some(0)).map(|limited| match limited {
+            GrantResult::Done => Outcome::Limited { token },
+            GrantResult::Stale { reason } => Outcome::Rejected(reason),
+        }),
     };
     done.unwrap_or_else(Outcome::Failed)
 }

@@ -79,7 +79,7 @@ impl Answer {
 
     /// Checks whether the client may wait for something better.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, Answer::NoneFree | Answer::Name(NameAnswer::Busy(_)))
+        matches!(self, Answer::NoneFree | Answer::Name(NameAnswer::Busy(..)))
     }
 
     pub(crate) fn effect(&self) -> Effect {

@@ -8,7 +8,7 @@ use litelease_cluster::{Cluster, Host, Lease, System};
 use litelease_store::AccessRow;
 
 use crate::error::OpenError;
-use crate::local_key::AccessKeys;
+use crate::local_key::{AccessKeys, NAME as LOCAL};
 use crate::mirror::encoding::{self, ACCESS};
 
 /// The name of the lease under which access keys are changed.
@@ -72,6 +72,25 @@ impl ClusterAccess {
             let row = AccessRow { name, hash, allow, created_at_ms, expires_at_ms };
             Some((encoding::access_key(&row.name), Some(encoding::write_access(&row))))
         })
+    }
+
+    /// Adds those of these keys that are not there, with the dates at which they end, and without
+    /// that of a server's own user. Returns the name of one, and adds none, if there is another key
+    /// of its name.
+    pub fn add_all(&self, rows: &[AccessRow]) -> Result<Option<String>, OpenError> {
+        let known = self.list()?;
+        let is_known = |row: &&AccessRow| known.iter().any(|other| other.name == row.name);
+        let is_same = |row: &AccessRow| known.iter().any(|other| other.hash == row.hash);
+        let rows = || rows.iter().filter(|row| row.name != LOCAL);
+        if let Some(row) = rows().filter(is_known).find(|row| !is_same(row)) {
+            return Ok(Some(row.name.clone()));
+        }
+        for row in rows().filter(|row| !is_known(row) && !is_same(row)) {
+            self.change(|_| {
+                Some((encoding::access_key(&row.name), Some(encoding::write_access(row))))
+            })?;
+        }
+        Ok(None)
     }
 
     /// Takes a key back. Returns whether there was one.

@@ -44,6 +44,7 @@ mod reader;
 mod requests;
 mod served_file;
 pub(crate) mod slots;
+pub(crate) mod ticks;
 mod undelivered;
 mod wait_lists;
 
@@ -63,7 +64,7 @@ use self::requests::Requests;
 use self::served_file::{CHANGE_POLL_INTERVAL, Committed, ServedFile};
 use self::undelivered::Undelivered;
 use self::wait_lists::WaitLists;
-use crate::access::Which;
+use crate::access::{Caller, Which};
 use crate::answer::{Answer, PoolAnswer, PoolSnapshot, QueueAnswer, UndeliveredGrant};
 use crate::failure::Failure;
 use crate::high_water::HighWater;
@@ -82,7 +83,8 @@ use crate::shares::{Pot, Thing};
 const IDLE: Duration = Duration::from_secs(5);
 
 /// How long a name may be changed or locked by others each time before those of its clients that do
-/// not wait are told that nothing was done, and the pause between two tries once that has lasted for so long.
+/// not wait are told that nothing was done, and the pause between two tries once that has lasted
+/// for so long.
 const MAX_CONTENTION: Duration = Duration::from_secs(5);
 const CONTENTION_PAUSE: Duration = Duration::from_millis(20);
 
@@ -183,6 +185,7 @@ impl Committer {
         if self.file.refresh() | self.file.poll_for_changes() {
             self.waiting.make_all_due();
             self.announce(None);
+            self.dismiss();
         }
         self.poll_names();
         self.take_later();
@@ -241,9 +244,18 @@ impl Committer {
             Job::Stop => {
                 // Delivery ends once it has sent the answers that it got before.
                 self.answers = None;
-                self.waiting.stop();
+                self.waiting.stop(JobError::Stopping);
             }
             job @ (Job::Grant(_) | Job::Work(_) | Job::Many(_)) => self.inbox.push(job),
+        }
+    }
+
+    /// Tells the waiters if the leases of the file went elsewhere.
+    fn dismiss(&mut self) {
+        // A failure is tried again by the next transaction.
+        let _ = self.file.refresh_retirement();
+        if let Some(moved) = self.file.moved() {
+            self.waiting.stop(moved);
         }
     }
 
@@ -420,9 +432,9 @@ impl Committer {
                 batch.unfinished.push(job);
                 continue;
             }
-            match self.is_stopping() {
-                true => batch.refuse(job, JobError::Stopping),
-                false => batch.perform(job, &self.file.served(), &mut self.waiting)?,
+            match self.refusal(&job) {
+                Some(error) => batch.refuse(job, error),
+                None => batch.perform(job, &self.file.served(), &mut self.waiting)?,
             }
         }
         self.requests.watch(&mut batch.requesters, &self.waiting, batch.now_ms);
@@ -433,8 +445,23 @@ impl Committer {
         Ok(count)
     }
 
-    fn is_stopping(&self) -> bool {
-        self.answers.is_none()
+    /// Returns the error for a job that is not done any more.
+    fn refusal(&self, job: &Job) -> Option<JobError> {
+        match self.answers {
+            None => Some(JobError::Stopping),
+            Some(_) if job.begins_something() => {
+                let moved = self.file.moved()?;
+                Some(self.check_key(job.caller()).err().map_or(moved, |refused| {
+                    // A client that needs no key gets no address either.
+                    if job.needs_keys() { refused } else { JobError::Moved("another place") }
+                }))
+            }
+            Some(_) => None,
+        }
+    }
+
+    fn check_key(&self, caller: Caller) -> Result<(), JobError> {
+        self.file.served().keys.check_key(caller, (self.clock)())
     }
 
     fn next_job(&mut self, jobs: &Receiver<Job>, done: usize, started: Instant) -> Option<Job> {
@@ -457,9 +484,18 @@ impl Committer {
         let mut answers: Vec<Answered> = answers.collect();
         let last_name = names::last_grant(&answers, &self.file.db);
         for Answered { id, answer, .. } in &mut answers {
+            // A retired file has no larger token.
+            if let (Err(JobError::Exhausted), Some(moved)) = (&*answer, self.file.moved()) {
+                *answer = Err(moved);
+            }
             let Ok(granted) = &*answer else { continue };
             if let Answer::Pool(PoolAnswer::Lent { borrowed, .. }) = granted {
                 newest = newest.max(borrowed.slot.token);
+            }
+            if let Answer::Name(answer) = granted
+                && let Some((name, tick_ms, has_passed)) = answer.begun_tick()
+            {
+                self.metrics.tick_begun(name, now_ms.saturating_sub(tick_ms), has_passed);
             }
             match granted.is_live_grant(now_ms) {
                 None => {}
@@ -572,6 +608,8 @@ impl Committer {
             }
             return;
         }
+        let _ = self.file.refresh_retirement();
+        let moved = self.file.moved();
         if self.file.is_on_engine() && !self.refresh_reported() {
             let reads = std::mem::take(&mut self.inbox.reads).into_iter();
             let (failed, others) = reads.partition::<VecDeque<_>, _>(|(_, it)| it.is_some());
@@ -580,9 +618,17 @@ impl Committer {
         }
         let started = Instant::now();
         while started.elapsed() < MAX_READ_TIME
-            && let Some((read, _)) = self.inbox.reads.pop_front()
+            && let Some((read, reported)) = self.inbox.reads.pop_front()
         {
-            let send = self.read(read);
+            // Nothing is said of a name that has gone elsewhere.
+            let has_gone = moved.zip(reported).map(|(moved, reported)| {
+                let checked = reported.caller.map_or(Ok(()), |caller| self.check_key(caller));
+                checked.err().unwrap_or(moved)
+            });
+            let send = match has_gone {
+                Some(error) => read(Err(error)),
+                None => self.read(read),
+            };
             // Another process may have removed a key in the commit that was just read. Counted
             // before the answer goes out, so that a stream checks its key again.
             self.file.refresh_keys();

@@ -7,6 +7,7 @@ mod leases;
 mod pools;
 mod queues;
 mod slots;
+mod ticks;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -279,7 +280,7 @@ impl App {
             Action::Metrics(caller) => {
                 self.admit_to_metrics(caller).await?;
                 let shares = shares::text(&self.options, &self.streams, &self.bytes);
-                let text = self.metrics.text() + &shares;
+                let text = self.metrics.text() + &shares + &self.tick_metrics(caller).await;
                 Ok(Response::new(200, "text/plain; version=0.0.4", text))
             }
             Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
@@ -371,6 +372,19 @@ impl App {
             return Ok(());
         }
         self.admit(caller, Scope::Observe, Which::Under("".into())).await
+    }
+
+    /// Returns the metrics of ticks. They have names, so a client that may not observe them gets
+    /// none.
+    async fn tick_metrics(&self, caller: Caller) -> String {
+        let is_open = self.options.open;
+        let done = self.read(false, None, move |reader| {
+            if !is_open {
+                reader.check(caller, Scope::Observe, &Which::Under("".into()))?;
+            }
+            reader.ticks_done()
+        });
+        done.await.map_or_else(|_| String::new(), |done| self.metrics.ticks_text(&done))
     }
 
     /// Checks whether a client has a scope for some names.

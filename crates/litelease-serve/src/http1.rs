@@ -501,6 +501,7 @@ fn reason(status: u16) -> &'static str {
         405 => "Method Not Allowed",
         408 => "Request Timeout",
         409 => "Conflict",
+        410 => "Gone",
         413 => "Payload Too Large",
         415 => "Unsupported Media Type",
         421 => "Misdirected Request",

@@ -11,7 +11,7 @@ use shuttle::sync::mpsc;
 #[cfg(not(test))]
 use std::sync::mpsc;
 
-use litelease::Scope;
+use litelease::{Scope, TickRequest};
 use litelease_store::ManyItems;
 use litelease_wire::Waiter;
 use tokio::sync::mpsc::UnboundedSender;
@@ -194,6 +194,26 @@ impl Job {
         matches!(work.task, Task::Slot(..) | Task::Grant(..) | Task::Receipt { .. })
     }
 
+    /// Checks whether the job could begin something. A file whose leases went elsewhere only ends
+    /// what it has.
+    pub(crate) fn begins_something(&self) -> bool {
+        match self {
+            Job::Work(work) => matches!(work.task, Task::Pool(..) | Task::Queue(..)),
+            Job::Grant(_) | Job::Many(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns the client, or one without a key.
+    pub(crate) fn caller(&self) -> Caller {
+        match self {
+            Job::Work(work) => work.caller,
+            Job::Grant(job) => job.caller(),
+            Job::Many(many) => many.caller,
+            _ => Caller::default(),
+        }
+    }
+
     /// Checks whether access keys decide about the job.
     pub(crate) fn needs_keys(&self) -> bool {
         match self {
@@ -287,11 +307,20 @@ pub(crate) struct Claim {
     pub(crate) note: Option<String>,
     /// When the request came.
     pub(crate) asked: Instant,
+    /// The tick that it claims with the name.
+    pub(crate) tick: Option<Box<TickWish>>,
+}
+
+/// A tick that a claim asks for, and the schedule that has planned it.
+#[derive(PartialEq)]
+pub(crate) struct TickWish {
+    pub(crate) asked: TickRequest,
+    pub(crate) schedule: Option<String>,
 }
 
 impl Claim {
     pub(crate) fn new(caller: Caller, owner: String, min_token: i64, note: Option<String>) -> Self {
-        Claim { caller, owner, min_token, note, asked: Instant::now() }
+        Claim { caller, owner, min_token, note, asked: Instant::now(), tick: None }
     }
 }
 
@@ -328,6 +357,14 @@ impl GrantJob {
             owner: claim.map(|claim| claim.owner.clone()),
             waits_for: claim.map(|claim| waits_for(claim)),
         })
+    }
+
+    /// Returns the tick that it claims with a name.
+    pub(crate) fn tick(&self) -> Option<&TickWish> {
+        match &self.wanted {
+            Wanted::Name(claim) => claim.tick.as_deref(),
+            _ => None,
+        }
     }
 
     /// Begins to serve the request. Returns false if its client is gone or has given up.
@@ -403,6 +440,8 @@ pub(crate) enum JobError {
     Engine,
     /// Others change or lock the row of this name all the time. Nothing was stored.
     Contended,
+    /// The leases of the file went to another place, which has this URL.
+    Moved(&'static str),
     /// No server is known that writes to the engine.
     NoWriter,
     /// The file cannot be written, for this reason.

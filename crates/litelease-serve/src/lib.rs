@@ -14,6 +14,7 @@ mod events;
 mod failure;
 mod file;
 mod file_access;
+mod finished_rows;
 mod forwarding;
 mod framing;
 mod high_water;

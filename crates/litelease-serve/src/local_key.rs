@@ -18,7 +18,7 @@ use crate::error::OpenError;
 use crate::local_socket;
 
 /// The name of the key in the served file.
-const NAME: &str = "local";
+pub(crate) const NAME: &str = "local";
 
 /// The part of the file before the key.
 const HEADER: &str = "Authorization: Bearer ";

@@ -19,7 +19,24 @@ pub(crate) struct Metrics {
     waiters: AtomicUsize,
     connections: AtomicUsize,
     key_changes: AtomicU64,
+    /// For each name with ticks: how many began late, and how many were passed by a newer one.
+    ticks: Mutex<BTreeMap<String, TickCounts>>,
 }
+
+/// How many ticks of a name began late, and how many were begun, not finished, and passed by a
+/// newer one.
+#[derive(Clone, Copy, Default)]
+struct TickCounts {
+    late: u64,
+    missed: u64,
+}
+
+/// The most names that metrics have, and the label of the others together.
+pub(crate) const MOST_NAMES: usize = 100;
+pub(crate) const OTHERS: &str = "other";
+
+/// A tick that begins later after its time is late.
+const LATE_MS: i64 = 60_000;
 
 impl Metrics {
     pub(crate) fn answered(&self, call: &'static str, status: u16) {
@@ -60,7 +77,40 @@ impl Metrics {
         self.key_changes.load(Acquire)
     }
 
-    /// Returns all metrics as text.
+    /// Counts a tick that has begun.
+    pub(crate) fn tick_begun(&self, name: &str, late_ms: i64, has_passed: bool) {
+        let mut ticks = self.ticks.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known = ticks.contains_key(name) || ticks.len() < MOST_NAMES;
+        let counts = ticks.entry(if is_known { name } else { OTHERS }.into()).or_default();
+        counts.late += u64::from(late_ms > LATE_MS);
+        counts.missed += u64::from(has_passed);
+    }
+
+    /// Returns the metrics of ticks as text. `done` has how many seconds ago the newest tick of
+    /// each name was planned that was done.
+    pub(crate) fn ticks_text(&self, done: &[(String, f64)]) -> String {
+        let ticks = self.ticks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut text = String::new();
+        let mut metric = |name: &str, kind: &str, help: &str, values: Vec<(&str, String)>| {
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            for (of, value) in values {
+                let _ = writeln!(text, "{name}{{name=\"{}\"}} {value}", escaped(of));
+            }
+        };
+        let done = done.iter().map(|(of, age)| (of.as_str(), age.to_string()));
+        let count = |number: fn(&TickCounts) -> u64| {
+            ticks.iter().map(|(of, counts)| (of.as_str(), number(counts).to_string())).collect()
+        };
+        let help = "How long ago the newest tick was planned that was done.";
+        metric("litelease_tick_done_seconds", "gauge", help, done.collect());
+        let help = "Ticks that began more than a minute after their time.";
+        metric("litelease_ticks_late_total", "counter", help, count(|counts| counts.late));
+        let help = "Ticks that were begun, not finished, and passed by a newer one.";
+        metric("litelease_ticks_missed_total", "counter", help, count(|counts| counts.missed));
+        text
+    }
+
+    /// Returns all metrics but those of ticks as text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         let mut metric = |name: &str, kind: &str, help: &str, value: String| {
@@ -122,4 +172,9 @@ impl Metrics {
         }
         text
     }
+}
+
+/// Writes a name as the value of a label.
+fn escaped(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -7,7 +7,7 @@ pub(crate) enum Planted {
     CountsOn,
     /// The row of a repeated claim is not stored again.
     AgainFromMemory,
-    /// What a program has claimed counts as handed over to its owner.
+    /// Counts what a program has claimed as handed over to its owner.
     AnyIsHandedOver,
 }
 

@@ -183,6 +183,10 @@ impl From<JobError> for HttpError {
             }
             JobError::Engine => return HttpError::later(UNCONFIRMED),
             JobError::Contended => return HttpError::later(CONTENDED),
+            JobError::Moved(to) => {
+                let text = format!("the leases of this server went to {to}: use a server there");
+                return HttpError::new(410, text);
+            }
             JobError::NoWriter => {
                 return HttpError::later(
                     "no server writes at the moment: one takes over within seconds, so try again",

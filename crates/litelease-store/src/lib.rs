@@ -77,7 +77,7 @@ pub use queue::{
 pub use read::Reader;
 pub use retire::{LeftBehind, RetireResult, Retirement};
 pub use schema::Table;
-pub use service_tables::{ANSWERED, SERVED, ServiceStatement};
+pub use service_tables::{ANSWERED, FINISHED, SERVED, ServiceStatement};
 pub use session::{Beat, SessionGrants, SessionOver, is_passing};
 pub use shard::{AssignedShard, ShardGroup, ShardSnapshot};
 pub use side_tables::SideTableInfo;
@@ -86,7 +86,7 @@ pub use sqlite::{
     code, destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;
-pub use tick::{TickClaim, TickInfo};
+pub use tick::TickClaim;
 pub use verbs::{
     Answer, Answering, Argument, Arguments, Effect, Kind, Listing, Misuse, NAME, TTL, VERBS, Verb,
     VerbRun, verb,

@@ -40,11 +40,9 @@ const CHECKPOINTS: &str = "SELECT count(*) FROM main.litelease_checkpoints";
 
 const POOLS: &str = "SELECT count(*) FROM main.litelease_pools";
 
-/// The counts of rows that a file has besides leases, and that no engine takes over.
+/// The counts of rows that a file has besides leases, and that are not moved to an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftBehind {
-    /// Access keys of clients of the service.
-    pub access_keys: usize,
     /// Checkpoints of names.
     pub checkpoints: i64,
     /// Pools of slots.
@@ -153,11 +151,9 @@ impl Store {
 
     /// Returns what stays in the file when its leases go on elsewhere.
     pub fn left_behind(&self) -> Result<LeftBehind, Error> {
-        let access_keys = self.access()?.map_or(0, |keys| keys.len());
         self.with_context("count what stays behind", None, || {
             let has_checkpoints = is_there(self.connection, &checkpoint::CHECKPOINTS)?;
             Ok(LeftBehind {
-                access_keys,
                 checkpoints: if has_checkpoints { self.number(CHECKPOINTS, &[])? } else { 0 },
                 pools: if self.verify_pools()? { self.number(POOLS, &[])? } else { 0 },
             })

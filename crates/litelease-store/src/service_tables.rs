@@ -32,6 +32,16 @@ pub const ANSWERED: Table = Table {
 )",
 };
 
+/// The request that finished the newest finished tick of each name, so that it can be repeated.
+pub const FINISHED: Table = Table {
+    name: "litelease_finished",
+    definition: "(
+  name TEXT PRIMARY KEY,
+  request BLOB NOT NULL,
+  answer TEXT NOT NULL
+)",
+};
+
 /// Deletes the rows of names that are no more.
 const FORGET_SERVED: &str = "DELETE FROM main.litelease_served
 WHERE name NOT IN (SELECT name FROM main.litelease_resources)";
@@ -53,7 +63,7 @@ pub struct ServiceStatement {
 }
 
 /// How many such statements a store has room for.
-const PLACES: usize = 8;
+const PLACES: usize = 10;
 
 /// The statements that are kept.
 pub(crate) struct ServiceStatements([OnceCell<CachedStatement>; PLACES]);

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use litelease_core::{
     self as rule, ClaimTickResult, Claimant, Epoch, FinishTickResult, Lease, NewestTick, Refusal,
-    Row, State, Step, Term, Tick, TickChange, TickOutcome, TickRequest, TickResult, TickState,
-    TickStep, carry_tick,
+    Row, State, Step, Term, Tick, TickChange, TickInfo, TickOutcome, TickRequest, TickResult,
+    TickState, TickStep, carry_tick,
 };
 
 use crate::change::Change;
@@ -56,29 +56,6 @@ const FORGET_TICK: &str = "DELETE FROM main.litelease_newest_ticks WHERE name = 
 const NAMES: &str = "SELECT name FROM main.litelease_newest_ticks ORDER BY name";
 
 pub(crate) const COUNT: &str = "SELECT count(*) FROM main.litelease_newest_ticks";
-
-/// The newest tick of a name, as it is listed.
-///
-/// ```
-/// # use litelease_core::installed;
-/// # use litelease_store::TickInfo;
-/// let (name, tick) = ("nightly".into(), installed(60, 100));
-/// let info = TickInfo { name, tick, owner: None, schedule: None, holder: None };
-/// assert_eq!(info.tick.newest().tick_ms, 60);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TickInfo {
-    /// The name.
-    pub name: String,
-    /// The newest tick.
-    pub tick: Tick,
-    /// The owner of its newest grant.
-    pub owner: Option<String>,
-    /// The schedule that planned it, as its claimant wrote it.
-    pub schedule: Option<String>,
-    /// The live lease of a holder that is at work on it.
-    pub holder: Option<Lease>,
-}
 
 /// A tick that a caller asks for, and by which schedule.
 #[derive(Clone, Copy, Debug)]
@@ -285,15 +262,30 @@ impl Store {
 
     /// Returns the newest tick of every name, by name. Needs no write lock.
     pub fn ticks(&self, when: When) -> Result<Vec<TickInfo>, Error> {
-        let mut names = Vec::new();
+        self.ticks_under("", None, usize::MAX, when)
+    }
+
+    /// Returns the newest ticks of the names that begin with `prefix` and come after `after`: at
+    /// most `limit`.
+    pub fn ticks_under(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+        when: When,
+    ) -> Result<Vec<TickInfo>, Error> {
+        let is_wanted =
+            |name: &str| name.starts_with(prefix) && after.is_none_or(|after| name > after);
+        let mut names: Vec<String> = Vec::new();
         self.with_context("list ticks", None, || {
             self.verify()?;
             if self.has(Side::Ticks)? {
                 let mut statement = self.connection.prepare(NAMES)?;
                 let mut run = statement.run(&[])?;
-                while run.step()? {
+                while names.len() < limit && run.step()? {
                     let name = run.column(0).and_then(Value::text);
-                    names.push(name.ok_or_else(|| damaged("?"))?.to_owned());
+                    let name = name.ok_or_else(|| damaged("?"))?;
+                    names.extend(is_wanted(name).then(|| name.to_owned()));
                 }
             }
             Ok(())

@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
 
-use crate::{Lease, OpenRequest};
+use crate::{Lease, NewestTick, OpenRequest};
 
 /// The schemas of the OpenAPI document, by name.
 pub type Schemas = Map<String, Json>;
@@ -103,8 +103,13 @@ answers! {
         current: Option<Lease>,
         error: String,
         [optional] expires_in: Option<Seconds>,
+        [optional] newest: Option<NewestTick>,
+        [optional] now_ms: Option<i64> =
+            ("description", "the clock that judges ticks, in Unix milliseconds"),
         reason: String,
         [optional] requested: Option<OpenRequest>,
+        [optional] tick_ms: Option<i64> =
+            ("description", "the tick that is under way, in Unix milliseconds"),
     }
 }
 
@@ -112,7 +117,9 @@ impl Refusal {
     /// Returns a refusal that says no more than why.
     pub fn new(reason: &str, error: impl Into<String>) -> Self {
         let (reason, error) = (reason.into(), error.into());
-        Refusal { by: None, current: None, error, expires_in: None, reason, requested: None }
+        let (by, current, expires_in, requested) = (None, None, None, None);
+        let (newest, now_ms, tick_ms) = (None, None, None);
+        Refusal { by, current, error, expires_in, newest, now_ms, reason, requested, tick_ms }
     }
 }
 

@@ -47,6 +47,8 @@ pub enum Key {
     PerLease,
     /// The same answer is given for 24 hours.
     PerDay,
+    /// The same answer is given until another tick of the name is finished.
+    PerTick,
 }
 
 /// A field of a request.

@@ -101,6 +101,13 @@ kinds! {
     Token: i64 = |json| json.as_i64().filter(|token| (0..LARGEST_TOKEN).contains(token)),
         "a whole number, 0 or more and below 2^53",
         { "type": "integer", "minimum": 0, "maximum": ((1_i64 << 53) - 1) };
+    /// A time in Unix milliseconds.
+    Moment: i64 = |json| json.as_i64().filter(|ms| ms.abs() < LARGEST_TOKEN),
+        "a whole number of Unix milliseconds",
+        { "type": "integer", "minimum": (1 - (1_i64 << 53)), "maximum": ((1_i64 << 53) - 1) };
+    /// How often something may be tried.
+    Attempts: i64 = |json| json.as_i64().filter(|count| *count > 0), "a whole number above 0",
+        { "type": "integer", "minimum": 1 };
     /// How many entries a page has, as a text.
     PageLength: usize = |json| {
         let length = json.as_str()?.parse().ok().filter(|length| (1..=LONGEST_PAGE).contains(length))?;
@@ -205,6 +212,47 @@ impl Kind for Flag {
 
     fn schema(_: i64) -> Json {
         json!({ "type": "boolean" })
+    }
+}
+
+/// True or false; false if it is left out.
+pub enum Choice {}
+
+impl Kind for Choice {
+    type Value = bool;
+    const REQUIRED: bool = false;
+
+    fn read(json: Json) -> Result<bool, Wrong> {
+        json.as_bool().ok_or(Wrong::Must("true or false"))
+    }
+
+    fn missing() -> Option<bool> {
+        Some(false)
+    }
+
+    fn schema(_: i64) -> Json {
+        json!({ "type": "boolean" })
+    }
+}
+
+/// The outcome of a tick, done if it is left out.
+pub enum Outcome {}
+
+impl Kind for Outcome {
+    type Value = String;
+    const REQUIRED: bool = false;
+
+    fn read(json: Json) -> Result<String, Wrong> {
+        let word = text(json).filter(|word| ["done", "failed"].contains(&word.as_str()));
+        word.ok_or(Wrong::Must("done or failed"))
+    }
+
+    fn missing() -> Option<String> {
+        Some("done".into())
+    }
+
+    fn schema(_: i64) -> Json {
+        json!({ "type": "string", "enum": ["done", "failed"] })
     }
 }
 

@@ -6,8 +6,11 @@ use serde_json::{Value as Json, json};
 
 use crate::answer::{Described, NATURAL, POSITIVE, Schemas, Seconds, define, reference};
 use crate::call::{Call, Key};
-use crate::field::{Flag, Note, Optional, PageLength, Text, Token, Ttl, Wait};
+use crate::field::{
+    Attempts, Flag, ItemNote, Moment, Note, Optional, PageLength, Text, Token, Ttl, Wait,
+};
 use crate::pools::{Stream, TTL, WAIT};
+use crate::ticks::{BegunTick, SCHEDULE, TICK};
 use crate::value::Value;
 
 pub(crate) const NAME: &str = "the name, any text";
@@ -35,6 +38,10 @@ calls! {
         wait: Wait = WAIT,
         min_token: Optional<Token> = "the token of the grant is larger than this",
         note: Optional<Note> = "who waits and why, shown while it waits; at most 200 bytes",
+        tick_ms: Optional<Moment> = TICK,
+        attempts: Optional<Attempts> =
+            "how often the tick may be granted, 5 if left out; the smallest number counts",
+        schedule: Optional<ItemNote> = SCHEDULE,
     }
 
     /// Prolongs a live lease under the same token; never shortens it
@@ -116,6 +123,7 @@ answers! {
         grant: String = ("format", "uuid"),
         name: String,
         owner: String,
+        [optional] tick: Option<BegunTick>,
         token: i64 = POSITIVE,
     }
 

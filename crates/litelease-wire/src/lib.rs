@@ -27,6 +27,7 @@ mod pools;
 mod queues;
 mod read;
 mod slots;
+mod ticks;
 mod value;
 
 pub use answer::{Described, Refusal, Schemas, Seconds};
@@ -38,6 +39,7 @@ pub use pools::*;
 pub use queues::*;
 pub use read::{Invalid, Members};
 pub use slots::*;
+pub use ticks::*;
 pub use value::Value;
 
 /// The longest body of most requests, in bytes.
@@ -58,6 +60,7 @@ macro_rules! for_all_calls {
             Register, Look, Delete, Borrow, Return, Renew, Keep, Events,
             Claim, RenewLease, Release, Transfer, Break, ListLeases, LeaseEvents,
             SlotBorrow, SlotRenew, SlotReturn, SlotBreak, ListSlots, ListPools,
+            FinishTick, DoTick, InstallSchedule, SkipTicks, TickAgain, ForgetTick, ListTicks,
             Attach, Limit, Progress, StoreCheckpoint, LastCheckpoint, RequestLease, HandOver,
             Send, Receive, Ack, Extend, GiveBack, Bury, Redrive, Discard, Cancel, DeleteQueue,
             ListItems, ListQueues,

@@ -103,6 +103,9 @@ impl Key {
             Key::Echoed => None,
             Key::PerLease => Some("while its lease lives, the same key answers the same lease"),
             Key::PerDay => Some("for 24 hours, the same key gets the same answer"),
+            Key::PerTick => {
+                Some("until another tick is finished, the same key gets the same answer")
+            }
         }
     }
 }

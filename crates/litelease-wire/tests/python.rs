@@ -13,7 +13,14 @@ use serde_json::Value;
 fn python() -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/src/litelease");
     let mut text = String::new();
-    for name in ["_client", "_client_hold", "_client_http", "_client_queue", "_client_value"] {
+    for name in [
+        "_client",
+        "_client_hold",
+        "_client_http",
+        "_client_queue",
+        "_client_ticks",
+        "_client_value",
+    ] {
         text += &fs::read_to_string(folder.join(name).with_extension("py")).unwrap();
     }
     text

@@ -82,8 +82,8 @@ pub use litelease_core::{
     AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult,
     ClaimTickResult, FinishTickResult, Grant, GrantRef, GrantResult, ItemState, KEPT, Lease,
     LeaseRow, NewestTick, PoolInfo, Reason, ReleaseResult, RenewResult, RequestResult, SlotInfo,
-    StaleReason, Status, TakenOver, Tick, TickChange, TickOutcome, TickRequest, TickResult,
-    TickState, TransferResult,
+    StaleReason, Status, TakenOver, Tick, TickChange, TickInfo, TickOutcome, TickRequest,
+    TickResult, TickState, TransferResult,
 };
 #[doc(hidden)]
 pub use litelease_core::{
@@ -97,7 +97,7 @@ pub use litelease_hold::{Cancel, Identity, Liveness, Loss, LossSignal, Lost, Wor
 pub use litelease_hold::{HolderKind, ProcessGroup};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, QueueInfo, Reader,
-    RetireResult, Retirement, SlotRow, TickInfo,
+    RetireResult, Retirement, SlotRow,
 };
 #[doc(hidden)]
 pub use litelease_store::{LeftBehind, SideTableInfo};

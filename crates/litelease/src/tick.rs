@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use litelease_core::TickResult;
 use litelease_core::{
-    ClaimTickResult, FinishTickResult, NewestTick, TickChange, TickOutcome, TickRequest,
+    ClaimTickResult, FinishTickResult, NewestTick, TickChange, TickInfo, TickOutcome, TickRequest,
 };
-use litelease_store::{TickClaim, TickInfo};
+use litelease_store::TickClaim;
 
 use crate::leases::in_ms;
 use crate::{GrantRef, Leases, Result};

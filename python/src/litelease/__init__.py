@@ -23,7 +23,7 @@ from ._sessions import Session, SessionName
 from ._shards import ShardAssigned, ShardEvent, ShardLost, ShardRequested, Shards
 from ._tracker import Tracker
 from ._types import (
-    Acknowledged, Acquired, Admitted, AlreadyTaken, AutocommitOff, Borrowed, Broken, Busy, Cancelled, CannotGuard, Checkpoint,
+    Acknowledged, Acquired, Admitted, AlreadyTaken, AutocommitOff, BegunTick, Borrowed, Broken, Busy, Cancelled, CannotGuard, Checkpoint,
     CommitUnknown, ExpiredOnArrival, Finished, First, ForeignLocks, FloorTooLow, GuardInfo, GuardMissing, HoldTimeout, InvalidAttempts,
     InFuture, InvalidCount, InvalidDelay, InvalidLeaseRow, InvalidText, InvalidShards, InvalidTime, InvalidTtl, InvalidUrl,
     LargestTokenNeeded, LeaderInfo, Leased, Lease, LiteleaseError, Loss, Lost, NewerFormat, NoFreeSlot, NoSuchPool,
@@ -56,7 +56,7 @@ else:
 __version__ = version()
 
 __all__ = [
-    "Acknowledged", "Acquired", "Admitted", "AlreadyTaken", "AutocommitOff", "Borrowed", "Broken", "Busy", "Cached",
+    "Acknowledged", "Acquired", "Admitted", "AlreadyTaken", "AutocommitOff", "BegunTick", "Borrowed", "Broken", "Busy", "Cached",
     "Cancelled", "CannotGuard", "Checkpoint", "Client", "CommitUnknown", "Election", "ExpiredOnArrival", "Finished", "First",
     "FloorTooLow", "ForeignLocks", "Gate", "Grant", "GuardInfo", "GuardMissing", "Held", "HeldSlot", "HoldTimeout", "InFuture",
     "InvalidAttempts", "InvalidCount", "InvalidDelay", "InvalidLeaseRow", "InvalidShards", "InvalidText", "InvalidTime",

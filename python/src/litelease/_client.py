@@ -8,17 +8,19 @@ import random
 import time
 import urllib.parse
 import uuid
+from dataclasses import replace
 from typing import Any, Callable, Iterator, Mapping
 
 from ._client_hold import Grant, RemoteHeld, RemoteSlot, window
 from ._client_http import Outcome, Place, Stop, Transport
 from ._client_queue import RemoteQueue
+from ._client_ticks import ClientTicks, TickRefusedError, is_of_tick
 from ._client_value import from_json, to_json
 from ._fences import Value
 from ._queue import QueueInfo
 from ._time import Seconds, in_ms, in_seconds, now_ms
 from ._types import (
-    Acquired, Broken, Busy, Checkpoint, ExpiredOnArrival, InvalidUrl, Lease, LiteleaseError, NoFreeSlot, NoSuchPool, Reason,
+    Acquired, BegunTick, Broken, Busy, Checkpoint, ExpiredOnArrival, InvalidUrl, Lease, LiteleaseError, NoFreeSlot, NoSuchPool, Reason,
     Rejected, Released, Renewed, Requested, RequestedBy, RequestInfo, ServerRefused, ServerUnreachable, Stored, Transferred,
 )
 from ._wait import Stopped, clock, never
@@ -29,7 +31,7 @@ _PATIENCE = 10.0
 _PAUSES = 0.025, 1.0
 
 
-class Client:
+class Client(ClientTicks):
     """Leases on a server. It sends nothing before its first verb. Threads may share it; a forked child may use it, too.
 
     ``access_key`` is the key as a text, or the path of its file as a ``Path``. Without it the key comes from the file
@@ -97,10 +99,8 @@ class Client:
     def break_lease(self, name: str, *, reason: str | None = None) -> Broken | Rejected:
         """Ends any holder's live lease and raises the token, for operators. The server logs the reason. If its answer gets
         lost, it raises ``ServerUnreachable`` and is not asked again: another owner may have the name by then."""
-        body = {"name": name} if reason is None else {"name": name, "reason": reason}
-        told = self._http.call("POST", "/v1/break", new_tag(), body, _PATIENCE)
-        if told.kind == "unknown":
-            raise self._unreachable(told)
+        body: dict[str, object] = {"name": name} if reason is None else {"name": name, "reason": reason}
+        told = self._send_once("break", body)
         return Broken(told.value["owner"], told.value["killed"]) if told.kind == "done" else _rejected(told.value)
 
     # Looking.
@@ -219,8 +219,9 @@ class Client:
         min_token: int = 0,
         stop: Stop = never,
         note: str | None = None,
+        tick: Mapping[str, object] | None = None,
     ) -> Acquired | Busy:
-        body: dict[str, object] = {"name": name, "owner": owner, "ttl": ttl}
+        body: dict[str, object] = {"name": name, "owner": owner, "ttl": ttl, **(tick or {})}
         if min_token:
             body["min_token"] = min_token
         if note is not None:
@@ -229,9 +230,13 @@ class Client:
         first, tag = clock(), new_tag()
         try:
             told, _ = self._repeat("POST", "/v1/claim", body, tag, wait, ttl, stop)
+            if told.kind == "no" and is_of_tick(told.value):
+                raise TickRefusedError(told.value)
             if told.kind == "no":
-                return Busy(_lease(told.value["current"]))
+                return Busy(_lease(told.value["current"]), told.value.get("tick_ms"))
             grant = _granted(told.value, first + trusted_for, ttl)
+        except TickRefusedError:
+            raise
         except BaseException as error:
             if isinstance(error, Stopped) or not isinstance(error, LiteleaseError):
                 self._undo_claim(body, tag)
@@ -270,7 +275,7 @@ class Client:
             renewed = _granted(told[0], start + trusted_for, ttl)
             if renewed.trusted_until < grant.trusted_until:
                 renewed = _granted(told[0], grant.trusted_until, 0.0)
-            return Renewed(renewed)
+            return Renewed(replace(renewed, tick=grant.tick))
 
     def _renew_once(self, grant: Grant, ttl: float, timeout: float) -> tuple[Mapping[str, Any], float] | Rejected:
         """Sends one renewal. Returns its answer, and how many seconds the lease has left."""
@@ -344,6 +349,13 @@ class Client:
     def _insist(self, call: str, body: dict[str, object]) -> tuple[Outcome, bool]:
         return self._repeat("POST", f"/v1/{call}", body)
 
+    def _send_once(self, call: str, body: dict[str, object]) -> Outcome:
+        """Sends a request that must not be repeated."""
+        told = self._http.call("POST", f"/v1/{call}", new_tag(), body, _PATIENCE)
+        if told.kind == "unknown":
+            raise self._unreachable(told)
+        return told
+
     def _look(self, call: str, **query: str) -> Mapping[str, Any]:
         return self._repeat("GET", f"/v1/{call}?{urllib.parse.urlencode(query)}")[0].value
 
@@ -371,7 +383,8 @@ class Client:
             sent = body if wait is None or body is None else {**body, "wait": left}
             told = self._http.call(method, path, tag, sent, left + timeout, stop)
             now = clock()
-            if told.kind == "done" or told.kind == "no" and now >= first + (wait or 0.0) and _is_answer(path, told):
+            is_final = now >= first + (wait or 0.0) and _is_answer(path, told) or is_of_tick(told.value)
+            if told.kind == "done" or told.kind == "no" and is_final:
                 return told, was_lost
             was_lost = was_lost or told.is_lost
             if now >= end:
@@ -438,7 +451,8 @@ def _granted(value: Mapping[str, Any], until: float, ttl: float) -> Grant:
     """Makes the grant of an answer. What the server has cut off the ttl is cut off the trust."""
     lease = _lease(value)
     until += min(value["expires_in"] - ttl, 0.0)
-    return Grant(**vars(lease), grant=value["grant"], trusted_until=until)
+    tick = BegunTick(**value["tick"]) if "tick" in value else None
+    return Grant(**vars(lease), grant=value["grant"], trusted_until=until, tick=tick)
 
 
 def _rejected(value: Mapping[str, Any]) -> Rejected:

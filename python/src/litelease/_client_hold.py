@@ -23,7 +23,7 @@ from ._atomic import start_thread
 from ._held import NOT_REQUESTED, Holding, LossEvent, loss
 from ._time import Seconds
 from ._types import (
-    Busy, ExpiredOnArrival, HoldTimeout, InvalidTtl, Lease, LiteleaseError, Loss, Lost, NotRequested, Reason, Rejected,
+    BegunTick, Busy, ExpiredOnArrival, HoldTimeout, InvalidTtl, Lease, LiteleaseError, Loss, Lost, NotRequested, Reason, Rejected,
     RequestInfo, ServerRefused, ServerUnreachable,
 )
 from ._wait import clock, never
@@ -48,6 +48,8 @@ class Grant(Lease):
     server, in whole seconds: it is for display only."""
 
     grant: str = field(default="", repr=False)
+    tick: BegunTick | None = field(default=None, compare=False)
+    """The tick that it runs, if it was claimed with one, or such a lease was transferred."""
     # By the clock of this machine that counts suspend.
     trusted_until: float = field(default=0.0, repr=False, compare=False)
 

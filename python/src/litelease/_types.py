@@ -148,6 +148,17 @@ class TickInfo:
 
 
 @dataclass(frozen=True)
+class BegunTick:
+    """The tick of a grant: which attempt this is, the newest one before that was done, and an older one that is not run any
+    more."""
+
+    tick_ms: int
+    attempt: int
+    previous_ms: int | None = None
+    passed_ms: int | None = None
+
+
+@dataclass(frozen=True)
 class Renewed(_Yes):
     """The same grant, with its new expiry."""
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Callable, Coroutine, Generic, TypeVar, Un
 from ._client import Client as _Client
 from ._client_hold import RemoteHeld, RemoteSlot
 from ._client_queue import RemoteItem, RemoteQueue
+from ._client_ticks import claim_tick, tick_wish
 from ._election import Leader
 from ._fences import Value
 from ._held import Held, HeldSlot, Holding, number_of
@@ -35,7 +36,7 @@ from ._pools import Pools
 from ._scheduler import Scheduler as _Scheduler
 from ._connection import Handle
 from ._time import Seconds, in_ms, in_seconds
-from ._types import Acquired, Busy, Lease, LiteleaseError, RequestInfo
+from ._types import Acquired, AlreadyTaken, Busy, InFuture, Lease, LiteleaseError, RequestInfo, TickAcquired
 from ._wait import DatabaseFile, claim_at, file_of
 
 if TYPE_CHECKING:
@@ -339,6 +340,26 @@ class Client(_Beside[_Client]):
 
         return await _Work(work, lambda told: self.sync.release(told.lease) if isinstance(told, Acquired) else None).run()
 
+    async def claim_tick(
+        self, name: str, owner: str, ttl: Seconds, *, tick_ms: int, wait: Seconds = 0.0, attempts: int | None = None,
+        schedule: str | None = None,
+    ) -> TickAcquired | Busy | AlreadyTaken | InFuture:
+        """See ``litelease.Client.claim_tick``."""
+        times, tick = (in_ms(name, ttl, None) / 1000, in_seconds(wait)), tick_wish(tick_ms, attempts, schedule)
+
+        def work(stop: Stop) -> TickAcquired | Busy | AlreadyTaken | InFuture:
+            return claim_tick(self.sync, name, owner, times, tick, stop)
+
+        return await _Work(work, lambda told: self.sync.release(told.lease) if isinstance(told, Acquired) else None).run()
+
+    finish_tick = _verb(_Client.finish_tick)
+    tick = _verb(_Client.tick)
+    skip_ticks = _verb(_Client.skip_ticks)
+    tick_again = _verb(_Client.tick_again)
+    forget_tick = _verb(_Client.forget_tick)
+    install_schedule = _verb(_Client.install_schedule)
+    newest_tick = _verb(_Client.newest_tick)
+    ticks = _verb(_Client.ticks)
     renew = _verb(_Client.renew)
     release = _verb(_Client.release)
     transfer = _verb(_Client.transfer)

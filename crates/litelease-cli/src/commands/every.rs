@@ -4,7 +4,6 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use litelease::Litelease;
 use litelease_hold::schedule::{Planner, Planning, Step};
 use litelease_sys::children::{self, pid_t};
 use signal_hook::consts::{SIGTERM, SIGTSTP};
@@ -12,15 +11,18 @@ use signal_hook::consts::{SIGTERM, SIGTSTP};
 use super::command_line::CommandLine;
 use super::run::child::forward_signals;
 use super::run::once_per::TickOptions;
+use crate::Common;
 use crate::duration::parse_positive;
-use crate::exit::{Result, code};
+use crate::exit::{Failure, Result, code};
 use crate::output::{complain, printable};
 use crate::target::Target;
 use crate::target::ticks::shown;
-use crate::{Common, database};
 
 /// How often the end of a run is looked for.
 const POLL: Duration = Duration::from_millis(50);
+
+/// The pause before a server that could not be reached is asked again.
+const SERVER_PAUSE: Duration = Duration::from_secs(5);
 
 /// Run a command at every tick of a schedule, once among all that have it
 ///
@@ -62,21 +64,21 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let schedule = args.tick.schedule(&args.schedule)?;
     args.command.check(&format!("every {:?} {}", args.schedule, printable(&args.name)))?;
-    Target::open(common)?.with_ticks()?;
+    let place = Target::open(common)?;
+    place.prepare_for_ticks()?;
     children::enable_sigchld();
-    let db = database::open_patiently(common, Duration::ZERO)?;
     let (sender, signals) = channel();
     let _ending = forward_signals(sender, |signal| signal)?;
     let planning = Planning { each: args.each, at_start: args.at_start, ..args.tick.planning() };
     let planner = Planner::new(schedule, planning);
-    Every { args, planner, common, db, signals }.run()
+    Every { args, planner, common, place, signals }.run()
 }
 
 struct Every<'c> {
     args: Args,
     planner: Planner,
     common: &'c Common,
-    db: Litelease,
+    place: Target,
     signals: Receiver<i32>,
 }
 
@@ -89,7 +91,14 @@ enum Woken {
 impl Every<'_> {
     fn run(mut self) -> Result<u8> {
         loop {
-            let woken = match self.step()? {
+            let step = match self.step() {
+                Ok(step) => step,
+                Err(failure) => match self.wait_for_server(failure)? {
+                    Woken::Time => continue,
+                    Woken::Signal(signal) => return Ok(ended_by(signal)),
+                },
+            };
+            let woken = match step {
                 Step::Run(tick_ms) => {
                     let (code, signal) = self.run_tick(tick_ms)?;
                     if matches!(code, code::USAGE | code::NOT_FOUND | code::NOT_RUNNABLE) {
@@ -105,19 +114,30 @@ impl Every<'_> {
                 }
                 Step::Install(tick_ms) => {
                     let schedule = self.planner.schedule().to_string();
-                    self.db.install_schedule(&self.args.name, tick_ms, &schedule)?;
-                    Woken::Time
+                    match self.place.install_schedule(&self.args.name, tick_ms, &schedule) {
+                        Ok(()) => Woken::Time,
+                        Err(failure) => self.wait_for_server(failure)?,
+                    }
                 }
                 Step::Wait(time) => self.wait(time),
             };
             if let Woken::Signal(signal) = woken {
-                return Ok(code::SIGNAL.saturating_add(signal as u8));
+                return Ok(ended_by(signal));
             }
         }
     }
 
+    /// Waits a little for a server that cannot be reached, and says so.
+    fn wait_for_server(&self, failure: Failure) -> Result<Woken> {
+        if !failure.is_of_server() {
+            return Err(failure);
+        }
+        failure.print(self.common.json);
+        Ok(self.wait(SERVER_PAUSE))
+    }
+
     fn step(&mut self) -> Result<Step> {
-        let info = self.db.newest_tick(&self.args.name)?;
+        let info = self.place.newest_tick(&self.args.name)?;
         let stored = info.as_ref().map(|info| (info.tick, info.schedule.as_deref()));
         Ok(self.planner.step(stored, litelease::now_ms()))
     }
@@ -146,6 +166,9 @@ impl Every<'_> {
         if let Some(db) = &self.common.db {
             command.arg("--db").arg(db);
         }
+        if let Some(server) = &self.common.server {
+            command.arg("--server").arg(server);
+        }
         for (is_given, flag) in [(self.common.json, "--json"), (self.common.quiet, "--quiet")] {
             command.args(is_given.then_some(flag));
         }
@@ -171,6 +194,11 @@ impl Every<'_> {
             Err(RecvTimeoutError::Disconnected) => Woken::Signal(SIGTERM),
         }
     }
+}
+
+/// Returns the exit code of a command that a signal has ended.
+fn ended_by(signal: i32) -> u8 {
+    code::SIGNAL.saturating_add(signal as u8)
 }
 
 fn pid(running: &Child) -> pid_t {

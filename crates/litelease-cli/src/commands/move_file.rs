@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use litelease::{
-    Identity, LeaseRow, LeftBehind, Litelease, Liveness, LockError, OwnedLock, RetireResult,
-    Retirement, Status, WriteLock,
+    Identity, LeaseRow, LeftBehind, Litelease, Liveness, RetireResult, Retirement, Status,
 };
 use litelease_cluster::{Cluster, Error};
-use litelease_serve::WRITER_LEASE;
+use litelease_serve::{ClusterAccess, FileAccess};
 use serde_json::json;
 
 use crate::engine_url::EngineUrl;
@@ -20,16 +19,17 @@ use crate::{Common, database};
 /// any more
 ///
 /// First the engine is told to grant tokens above all of the file. Then the file is retired, in one
-/// transaction: nothing is granted there any more, while holders keep what they have. Then this
-/// waits until nothing in the file is live. Start programs with the new URL after that: until then
+/// transaction: nothing is granted there any more, while holders keep what they have. A server of
+/// the file sends its clients away, with the new place. Access keys are copied. Then this waits
+/// until nothing in the file is live. Start programs with the new URL after that: until then
 /// a name could have a holder in the file and one at the engine.
 ///
 /// Every step may be repeated: if this is interrupted, run it again. Names are not copied: at the
 /// engine they are free until they are claimed. There is no way back, so make a backup of the file
 /// first if you want to try it.
 ///
-/// It refuses to move a file that is served, to move to an engine on which a service runs, and to
-/// move a file with guarded tables, items in queues, or slots that are kept.
+/// Servers of the file and of the engine may run meanwhile. It refuses to move a file with guarded
+/// tables, items in queues, or slots that are kept.
 #[derive(clap::Args)]
 #[command(
     name = "move",
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// although it may run
     #[arg(long = "break")]
     is_breaking: bool,
-    /// Leave access keys, checkpoints and pools in the file: nothing of them is moved
+    /// Leave checkpoints and pools in the file: nothing of them is moved
     #[arg(long)]
     leave_behind: bool,
 }
@@ -61,16 +61,10 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             complain(&format!("litelease: {text}"));
         }
     };
-    // No server begins to serve the file while it is retired, and none serves it after that.
-    let lock = match db.retirement()? {
-        None => Some(lock_out_servers(common)?),
-        Some(_) => None,
-    };
     if db.retirement()?.is_none() {
-        args.check(&db, engine.cluster()?, url.shown())?;
+        args.check(&db, url.shown())?;
     }
     let retirement = retire(&db, engine.cluster()?, url.shown(), &tell)?;
-    drop(lock);
     if retirement.moved_to != url.shown() {
         return Err(Failure::elsewhere(
             "Moved",
@@ -81,6 +75,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         ));
     }
     tell("step 2 of 3: nothing is granted in the file any more".into());
+    // Once more: one may have been added since.
+    copy_keys(&db, engine.cluster()?)?;
     until_nothing_is_live(&db, args.is_breaking, &tell)?;
     let (floor, to) = (retirement.floor, url.shown());
     let text = format!("moved to {to}: every token there is larger than {floor}");
@@ -91,19 +87,18 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
 impl Args {
     /// Refuses a file that cannot be moved without breaking a promise or losing data, before any
     /// change.
-    fn check(&self, db: &Litelease, cluster: &Cluster, to: &str) -> Result<()> {
+    fn check(&self, db: &Litelease, to: &str) -> Result<()> {
         if let Some(guard) = db.guards()?.first() {
             return Err(guarded(&guard.table, &guard.name, to));
         }
         let behind = db.left_behind()?;
         if behind != LeftBehind::default() && !self.leave_behind {
-            let LeftBehind { access_keys, checkpoints, pools } = behind;
+            let LeftBehind { checkpoints, pools } = behind;
             return Err(refused(
                 "LeftBehind",
                 format!(
-                    "the file has {access_keys} access keys, {checkpoints} checkpoints and {pools} pools, which stay \
-                     in it: make those that you need anew with litelease serve --db {to} and litelease access, then \
-                     move with --leave-behind"
+                    "the file has {checkpoints} checkpoints and {pools} pools, which stay in it: make those that you \
+                     need anew with litelease serve --db {to}, then move with --leave-behind"
                 ),
             ));
         }
@@ -111,30 +106,27 @@ impl Args {
             let is_dead = |row| check_is_dead(row).map_err(|text| refused("Alive", text));
             live(db)?.iter().try_for_each(is_dead)?;
         }
-        match cluster.in_the_way(WRITER_LEASE) {
-            Err(Error::NotBootstrapped) | Ok(None) => Ok(()),
-            Ok(Some(server)) => Err(refused(
-                "Served",
-                format!(
-                    "a service runs there, at {}, and would go on with smaller tokens than the file's: end every \
-                     litelease serve --db {to}, move, and start them again",
-                    printable(&server.owner)
-                ),
-            )),
-            Err(error) => Err(not_taken(error)),
-        }
+        Ok(())
     }
 }
 
-/// Takes the lock that a server holds on the file while it runs.
-fn lock_out_servers(common: &Common) -> Result<OwnedLock> {
-    let locked =
-        WriteLock::beside(&database::path(common)?, ".serve.lock").and_then(WriteLock::into_owned);
-    locked.map_err(|error| match error {
-        LockError::Timeout { .. } => {
-            refused("Served", "a server serves this file: end litelease serve first".into())
-        }
-        error => Failure::failed("Lock", error),
+/// Copies the access keys of the file's clients to the engine, unless they are there.
+fn copy_keys(db: &Litelease, cluster: &Cluster) -> Result<()> {
+    let keys = FileAccess::new(db).list()?.unwrap_or_default();
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let other = ClusterAccess::new(cluster.clone()).add_all(&keys);
+    let other = other.map_err(|error| Failure::failed("Engine", error))?;
+    other.map_or(Ok(()), |name| {
+        Err(Failure::failed(
+            "AccessKeys",
+            format!(
+                "the engine has another access key called {}: remove one of the two with litelease access, and run \
+                 this again",
+                printable(&name)
+            ),
+        ))
     })
 }
 
@@ -177,12 +169,15 @@ fn retire(
             Failure::failed("TokenExhausted", "the largest token there is was granted in this file")
         })?;
         raise(cluster, floor)?;
+        copy_keys(db, cluster)?;
         tell(format!("step 1 of 3: {to} grants tokens above {floor}"));
         match db.retire(floor, to)? {
             RetireResult::Retired(retirement) => return Ok(retirement),
             // Another program was granted a token of a new epoch meanwhile.
             RetireResult::TooLow { .. } => {}
-            RetireResult::InUse { items, kept, ticks } => return Err(in_use(items, kept, ticks)),
+            RetireResult::InUse { items, kept, ticks } => {
+                return Err(in_use(items, kept, ticks, to));
+            }
             RetireResult::Guarded { table, name } => return Err(guarded(&table, &name, to)),
         }
     }
@@ -219,11 +214,12 @@ fn guarded(table: &str, name: &str, to: &str) -> Failure {
     )
 }
 
-fn in_use(items: i64, kept: i64, ticks: i64) -> Failure {
+fn in_use(items: i64, kept: i64, ticks: i64, to: &str) -> Failure {
     let text = match (items, kept) {
         (0, 0) => format!(
-            "{ticks} names have ticks, which work in a file only and would run again elsewhere: move their schedules, \
-             or forget them first (litelease ticks)"
+            "{ticks} names have ticks, which are not moved and would run again: once a server of {to} runs, skip \
+             each there (litelease ticks skip NAME --server URL), forget it here (litelease ticks forget NAME), \
+             and move then"
         ),
         (0, kept) => {
             format!("{kept} slots of pools are kept until they are returned: return them first")

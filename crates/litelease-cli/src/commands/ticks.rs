@@ -54,50 +54,74 @@ enum Change {
         /// End the lease of a run that is under way
         #[arg(long = "break")]
         breaks: bool,
+        #[command(flatten)]
+        why: Reason,
     },
     /// Run the newest tick once more, with all its attempts
     Again {
         /// The name of the job
         name: String,
+        #[command(flatten)]
+        why: Reason,
     },
     /// Forget the ticks of a schedule that is no more
     Forget {
         /// The name of the job
         name: String,
+        #[command(flatten)]
+        why: Reason,
     },
 }
 
+#[derive(clap::Args)]
+struct Reason {
+    /// Why, for the log of a server
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+impl Args {
+    fn reason(&self) -> Option<&str> {
+        match self.change.as_ref()? {
+            Change::Skip { why, .. } | Change::Again { why, .. } | Change::Forget { why, .. } => {
+                why.reason.as_deref()
+            }
+        }
+    }
+}
+
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let place = Target::open(common)?;
-    let file = place.with_ticks()?;
+    let place = Target::open(common)?.with_note("--reason", args.reason())?;
     match args.change {
         None => {
-            let ticks = match file.open_if_any()? {
-                Some(db) => db.ticks()?,
-                None => Vec::new(),
+            let ticks = match &args.name {
+                Some(name) => place.newest_tick(name)?.into_iter().collect(),
+                None => place.ticks()?,
             };
             show(ticks, &args, &place, common)
         }
         Some(Change::Skip { all: true, until, breaks, .. }) => {
-            let db = file.open()?;
+            if let Target::File(file) = &place {
+                file.open()?;
+            }
             let mut worst = code::OK;
-            for TickInfo { name, .. } in db.ticks()? {
-                let skipped = db.skip_ticks(&name, until, breaks)?;
+            for TickInfo { name, .. } in place.ticks()? {
+                let skipped = place.skip_ticks(&name, until, breaks)?;
                 worst = worst.max(changed(common, &name, skipped, "skipped up to")?);
             }
             Ok(worst)
         }
         Some(Change::Skip { name, until, breaks, .. }) => {
             let name = name.unwrap_or_default();
-            let skipped = file.open()?.skip_ticks(&name, until, breaks)?;
+            let skipped = place.skip_ticks(&name, until, breaks)?;
             changed(common, &name, skipped, "skipped up to")
         }
-        Some(Change::Again { name }) => {
-            let opened = file.open()?.tick_again(&name)?;
+        Some(Change::Again { name, .. }) => {
+            let opened = place.tick_again(&name)?;
             changed(common, &name, opened, "to be run again:")
         }
-        Some(Change::Forget { name }) => {
-            let forgotten = file.open()?.forget_tick(&name)?;
+        Some(Change::Forget { name, .. }) => {
+            let forgotten = place.forget_tick(&name)?;
             changed(common, &name, forgotten, "forgotten, the newest was")
         }
     }
@@ -119,8 +143,6 @@ fn changed(common: &Common, name: &str, answer: TickChange, done: &str) -> Resul
 }
 
 fn show(ticks: Vec<TickInfo>, args: &Args, place: &Target, common: &Common) -> Result<u8> {
-    let is_wanted = |info: &TickInfo| args.name.as_ref().is_none_or(|name| *name == info.name);
-    let ticks: Vec<TickInfo> = ticks.into_iter().filter(is_wanted).collect();
     let now_ms = litelease::now_ms();
     if common.json {
         say(&ticks.iter().map(entry).collect::<Value>().to_string())?;

@@ -139,11 +139,7 @@ fn change_of_hands(before: Option<&Seen>, now: &Seen) -> Option<&'static str> {
 fn print_event(as_json: bool, event: &str, seen: &Seen) -> Result<()> {
     if as_json {
         let mut line = entry(&seen.row);
-        line["value"] = seen.value.as_ref().map_or(json!(null), |value| match value {
-            Value::Integer(number) => json!(number),
-            Value::Real(number) => json!(number),
-            value => json!(shown(value)),
-        });
+        line["value"] = seen.value.as_ref().map_or(json!(null), as_json_value);
         line["event"] = json!(event);
         line["at_ms"] = json!(litelease::now_ms());
         say(&line.to_string())
@@ -159,6 +155,15 @@ fn print_event(as_json: bool, event: &str, seen: &Seen) -> Result<()> {
         let value = seen.value.as_ref().map(|value| format!(" value {}", printable(&shown(value))));
         let value = value.unwrap_or_default();
         say(&format!("{colour}{event}{colour:#} {name} token {token}{who}{value}"))
+    }
+}
+
+/// Returns a value for programs.
+pub(super) fn as_json_value(value: &Value) -> serde_json::Value {
+    match value {
+        Value::Integer(number) => json!(number),
+        Value::Real(number) => json!(number),
+        value => json!(shown(value)),
     }
 }
 

@@ -4,6 +4,7 @@ use litelease::{Identity, KEPT, LeaseRow, Liveness};
 use serde_json::{Value, json};
 
 use crate::Common;
+use crate::commands::watch;
 use crate::duration::shown;
 use crate::exit::{Result, code};
 use crate::holder::Holder;
@@ -25,7 +26,14 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let place = Target::open(common)?;
     let name = printable(&args.name);
     if let Some(current) = place.live_row(&args.name)? {
-        answer(common, entry(&current), &format!("{name}: {}", described(&current)))?;
+        let value = place.value(&args.name)?;
+        let mut told = entry(&current);
+        if let Some(value) = &value {
+            told["value"] = watch::as_json_value(value);
+        }
+        let value = value.map(|value| format!("; value {}", printable(&watch::shown(&value))));
+        let text = format!("{name}: {}{}", described(&current), value.unwrap_or_default());
+        answer(common, told, &text)?;
         return Ok(code::OK);
     }
     let held = place.slots(&args.name)?;

@@ -4,11 +4,14 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use litelease::{ClaimResult, Lease, LeaseRow, Status};
-use litelease_cluster::{Cluster, Error, HoldError, HoldOptions, Watch};
+use litelease::rusqlite::types::Value;
+use litelease::{ClaimResult, GrantResult, Lease, LeaseRow, Status, TakenOver};
+use litelease_cluster::{self as cluster, Cluster, Error, HoldError, HoldOptions, Watch};
 
 use super::file::busy;
-use super::{Claim, HoldRequest, Seen, Tenure, Variable, Verdict, is_live, of_lease};
+use super::{
+    Claim, GrantArgument, HoldRequest, Seen, Tenure, Variable, Verdict, is_live, of_lease,
+};
 use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result};
 
@@ -149,12 +152,37 @@ impl Engine {
 
     pub(super) fn claim(&self, claim: &Claim<'_>) -> Result<ClaimResult> {
         let Claim { name, owner, ttl, wait, above } = *claim;
-        let claimed = self.granting(|cluster| match above {
+        self.claimed(|cluster| match above {
             Some(above) => Ok(cluster.claim_above(name, owner, ttl, above)?),
             None if wait.is_zero() => Ok(cluster.claim(name, owner, ttl)?),
             None => cluster.claim_wait(name, owner, ttl, wait),
-        })?;
-        Ok(match claimed {
+        })
+    }
+
+    pub(super) fn progress(&self, grant: &GrantArgument) -> Result<Verdict<(String, i64)>> {
+        let grant = grant.named()?;
+        Ok(match self.cluster()?.progress(grant)? {
+            GrantResult::Done => Verdict::Done((grant.name.to_owned(), grant.token)),
+            GrantResult::Stale { reason } => Verdict::rejected(&reason, None),
+        })
+    }
+
+    pub(super) fn take_over(&self, name: &str, owner: &str, ttl: Duration) -> Result<TakenOver> {
+        let taken = self.granting(|cluster| Ok(cluster.take_over(name, owner, ttl)?))?;
+        let from = self.here_if_any(taken.from)?;
+        Ok(TakenOver { lease: self.here(taken.lease)?, from })
+    }
+
+    pub(super) fn value(&self, name: &str) -> Result<Option<Value>> {
+        Ok(self.reading(|cluster| cluster.value(name))?.map(stored))
+    }
+
+    /// Runs a verb that claims. Its leases have the times of this machine's clock.
+    pub(super) fn claimed(
+        &self,
+        claim: impl Fn(&Cluster) -> std::result::Result<ClaimResult, HoldError>,
+    ) -> Result<ClaimResult> {
+        Ok(match self.granting(claim)? {
             ClaimResult::Acquired(lease) => ClaimResult::Acquired(self.here(lease)?),
             ClaimResult::Busy(current) => ClaimResult::Busy(self.here(current)?),
         })
@@ -196,16 +224,18 @@ impl Engine {
     }
 
     pub(super) fn hold(&self, wanted: &HoldRequest) -> Result<Tenure> {
-        let given = [("--slots", wanted.slots.is_some()), ("--value", wanted.value.is_some())];
-        if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
-            let text = format!("{flag} works on a file only, not at {}", self.url.shown());
-            return Err(Failure::usage(text));
+        if wanted.slots.is_some() {
+            return Err(self.url.needs_service("slots"));
         }
         // Fails at once if the engine cannot be reached. A wait that has begun waits for it, too.
         self.inspect(&wanted.name)?;
         let options = HoldOptions::new(wanted.ttl).wait(wanted.wait).group(wanted.group);
         let options = options.progress_within(wanted.progress_within).max_time(wanted.max_time);
         let options = options.cancel(wanted.cancel.clone());
+        let options = match &wanted.value {
+            Some(value) => options.value(value.as_str()),
+            None => options,
+        };
         let held = self.granting(|cluster| cluster.hold(&wanted.name, options.clone()))?;
         // When it was to end, on this machine's clock.
         let expires_at_ms = self.to_local_clock(held.lease().expires_at_ms)?;
@@ -228,10 +258,25 @@ impl Watching {
         let mut rows = self.engine.rows()?;
         rows.retain(|row| self.names.is_empty() || self.names.contains(&row.name));
         let now_ms = litelease::now_ms();
+        let values = self.engine.reading(Cluster::values)?.into_iter();
+        let mut values: BTreeMap<(String, i64), _> =
+            values.map(|(name, token, value)| ((name, token), stored(value))).collect();
         let seen = rows.into_iter().map(|row| {
             let was_live = row.status(now_ms) == Some(Status::Live);
-            (row.name.clone(), Seen { row, value: None, was_live })
+            let value = values.remove(&(row.name.clone(), row.token)).filter(|_| was_live);
+            (row.name.clone(), Seen { row, value, was_live })
         });
         Ok(seen.collect())
+    }
+}
+
+/// Returns a value as the other places have it.
+fn stored(value: cluster::Value) -> Value {
+    match value {
+        cluster::Value::Null => Value::Null,
+        cluster::Value::Integer(number) => Value::Integer(number),
+        cluster::Value::Real(number) => Value::Real(number),
+        cluster::Value::Text(text) => Value::Text(text),
+        cluster::Value::Blob(bytes) => Value::Blob(bytes),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use litelease::rusqlite::types::Value;
 use litelease::{
     ClaimResult, Error, GrantResult, HoldError, HoldOptions, HolderKind, Lease, LeaseRow,
     ListedLease, Litelease, PoolInfo, SlotRow, Status, Watch, pool_label, pool_of_name,
@@ -55,8 +56,17 @@ impl File {
         vec![("LITELEASE_DB", Some(path.into())), ("LITELEASE_SERVER", None)]
     }
 
+    pub(super) fn open_patiently(&self, wait: Duration) -> Result<Litelease> {
+        database::open_patiently(&self.common, wait)
+    }
+
+    pub(super) fn value(&self, name: &str) -> Result<Option<Value>> {
+        let Some(db) = self.open_if_any()? else { return Ok(None) };
+        Ok(db.value(name)?)
+    }
+
     pub(super) fn claim(&self, claim: &Claim<'_>) -> Result<ClaimResult> {
-        let db = database::open_patiently(&self.common, claim.wait)?;
+        let db = self.open_patiently(claim.wait)?;
         Ok(match claim.above {
             Some(above) => db.claim_above(claim.name, claim.owner, claim.ttl, above)?,
             None => db.claim_wait(claim.name, claim.owner, claim.ttl, claim.wait)?,
@@ -151,9 +161,10 @@ impl File {
             let variables = of_slot(&wanted.name, slot.position(), slot.token());
             return Ok(Tenure::new(slot, variables));
         }
+        let info = || db.newest_tick(&wanted.name).ok().flatten();
         let held = db.hold(&wanted.name, options(wanted)).map_err(|error| match error {
-            HoldError::Busy(current) => ticks::busy(&db, wanted, &current),
-            HoldError::TickTaken(newest) => ticks::taken(&db, wanted, newest),
+            HoldError::Busy(current) => ticks::busy(info, wanted, &current),
+            HoldError::TickTaken(newest) => ticks::taken(info(), wanted, newest),
             error => error.into(),
         })?;
         let mut variables = of_lease(&held.lease(), None);

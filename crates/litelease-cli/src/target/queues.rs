@@ -14,6 +14,7 @@ use litelease_hold::WorkOptions;
 use super::file::File;
 use super::server::{Server, end_ms, failure};
 use super::{Target, Variable};
+use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result};
 use crate::{Common, database};
 
@@ -28,7 +29,10 @@ impl Queues {
     pub(crate) fn open(common: &Common) -> Result<Self> {
         match common.server()? {
             Some(url) => Ok(Queues::Server(Server::open(url)?)),
-            None => Ok(Queues::File(File::new(common)?)),
+            None => match EngineUrl::from_common(common)? {
+                Some(url) => Err(url.needs_service("queues")),
+                None => Ok(Queues::File(File::new(common)?)),
+            },
         }
     }
 

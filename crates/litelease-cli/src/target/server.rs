@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::{Duration, Instant};
 
+use litelease::rusqlite::types::Value;
 use litelease::{ClaimResult, HolderKind, KEPT, Lease, LeaseRow, PoolInfo, Reason, SlotRow};
 use litelease_client::{
     Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, PoolOfLabel,
@@ -14,7 +15,7 @@ use super::file::{busy, none_free, not_named};
 use super::queues::stored;
 use super::{
     Claim, GrantArgument, HoldRequest, ListedPool, Rejection, Seen, Tenure, Variable, Verdict,
-    grants, note, of_lease, of_slot,
+    grants, note, of_lease, of_slot, ticks,
 };
 use crate::exit::{Failure, Result};
 use crate::output::printable;
@@ -136,6 +137,8 @@ pub(crate) fn failure(error: Error) -> Failure {
             let hint = if status == 401 { "; name its file in $LITELEASE_ACCESS_FILE" } else { "" };
             Failure::failed("Access", format!("{text}{hint}"))
         }
+        Error::TickInFuture { .. } => Failure::failed("TickInFuture", error),
+        Error::TickAhead { .. } => Failure::failed("TickAhead", error),
         error => Failure::failed("Server", error),
     }
 }
@@ -224,6 +227,10 @@ impl Server {
         Ok(self.client.inspect(name).map_err(failure)?.lease.map(row))
     }
 
+    pub(super) fn value(&self, name: &str) -> Result<Option<Value>> {
+        Ok(self.client.value(name).map_err(failure)?.map(stored))
+    }
+
     pub(super) fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         if all {
             return Ok(self
@@ -302,7 +309,16 @@ impl Server {
             })?;
             return Ok(lent(&wanted.name, slot));
         }
-        let held = self.client.hold(&wanted.name, options).map_err(failure)?;
+        let options = match &wanted.tick {
+            Some((tick, schedule)) => options.tick(*tick).schedule(schedule),
+            None => options,
+        };
+        let tick = || self.client.newest_tick(&wanted.name).ok().flatten();
+        let held = self.client.hold(&wanted.name, options).map_err(|error| match error {
+            Error::Busy(current) => ticks::busy(tick, wanted, &info(*current)),
+            Error::TickTaken(newest) => ticks::taken(tick(), wanted, newest),
+            error => failure(error),
+        })?;
         // If one of these fails, the lease is released again.
         if wanted.progress_within.is_some() || wanted.max_time.is_some() {
             let limited = self.client.limit(held.grant(), wanted.progress_within, wanted.max_time);
@@ -311,8 +327,11 @@ impl Server {
         if let Some(value) = &wanted.value {
             self.client.attach(held.grant(), value.as_str()).map_err(failure)?;
         }
-        let variables = of_lease(&held.lease(), Some(held.secret()));
-        Ok(kept(held, variables))
+        let mut variables = of_lease(&held.lease(), Some(held.secret()));
+        let begun = held.grant().tick.as_ref();
+        variables.extend(ticks::variables(wanted, begun.and_then(|begun| begun.previous_ms)));
+        let finish = begun.map(|_| ticks::finish_at(&self.client, held.grant()));
+        Ok(Tenure { finish, ..kept(held, variables) })
     }
 }
 

@@ -46,7 +46,19 @@ fn sent(server: &ServerUrl, proxy: &str) -> Outcome {
     connections.proxy = Matcher::builder().all(proxy).build().intercept(&connections.uri);
     let transport = Arc::new(Transport::new(connections));
     let (name, owner, wait, min_token) = ("n".into(), "a".into(), 0.0, None);
-    let claim = litelease_wire::Claim { name, owner, ttl: 3.0, wait, min_token, note: None };
+    let (ttl, note) = (3.0, None);
+    let (tick_ms, attempts, schedule) = (None, None, None);
+    let claim = litelease_wire::Claim {
+        name,
+        owner,
+        ttl,
+        wait,
+        min_token,
+        note,
+        tick_ms,
+        attempts,
+        schedule,
+    };
     let same = Arc::clone(&transport);
     let request = Message::new(&claim, Duration::from_secs(60));
     transport.wait(async move { same.send(request).await }).unwrap()

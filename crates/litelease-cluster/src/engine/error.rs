@@ -41,6 +41,13 @@ pub enum Error {
         /// The ttl that was given.
         ttl_ms: i64,
     },
+    /// A time of a limit or a request is zero or negative. Nothing was stored.
+    InvalidTime {
+        /// Which time it is.
+        what: &'static str,
+        /// The time that was given.
+        ms: i64,
+    },
     /// The next token would be more than 64 bits can hold. Nothing was stored.
     TokenExhausted,
     /// A floor was to be raised to less than it is. Nothing was stored.
@@ -112,6 +119,7 @@ impl Error {
             Error::InvalidName { .. } => "InvalidName",
             Error::InvalidTtl { .. } => "InvalidTtl",
             Error::TimeOverflow { .. } => "TimeOverflow",
+            Error::InvalidTime { .. } => "InvalidTime",
             Error::TokenExhausted => "TokenExhausted",
             Error::FloorTooLow { .. } => "FloorTooLow",
             Error::NotBootstrapped => "NotBootstrapped",
@@ -139,6 +147,7 @@ impl From<Refusal> for Error {
         match refusal {
             Refusal::InvalidTtl { ttl_ms } => Error::InvalidTtl { ttl_ms },
             Refusal::TimeOverflow { now_ms, ttl_ms } => Error::TimeOverflow { now_ms, ttl_ms },
+            Refusal::InvalidTime { what, ms } => Error::InvalidTime { what, ms },
             Refusal::TokenExhausted => Error::TokenExhausted,
             // Of verbs that only files have.
             refusal => Error::Refused(refusal.to_string()),
@@ -156,6 +165,9 @@ impl fmt::Display for Error {
             }
             Error::TimeOverflow { now_ms, ttl_ms } => {
                 write!(f, "{}", Refusal::TimeOverflow { now_ms: *now_ms, ttl_ms: *ttl_ms })
+            }
+            Error::InvalidTime { what, ms } => {
+                write!(f, "{}", Refusal::InvalidTime { what, ms: *ms })
             }
             Error::TokenExhausted => write!(f, "{}", Refusal::TokenExhausted),
             Error::FloorTooLow { floor, present } => {

@@ -102,7 +102,7 @@ impl std::str::FromStr for EngineUrl {
 }
 
 /// The parts of a key that follow a prefix: rows, tokens, rows of the service, and the floor.
-const OURS: [&str; 4] = ["r", "t", "s", "m"];
+const OURS: [&str; 5] = ["p", "r", "t", "s", "m"];
 
 impl EtcdUrl {
     fn from_parts(parts: Parts<'_>, tls: bool) -> Result<Self> {

@@ -7,7 +7,7 @@ use litelease_core::Epoch;
 
 use crate::engine::{
     Change, Changes, Commit, Committed, Engine, EngineFacts, Error, EtcdUrl, Listener, Loaded,
-    LoadedRow, Part, Result, RowChange, Stored, StoredRow, TokenFloor,
+    LoadedRow, Part, Result, RowChange, SideKind, SideRow, Stored, StoredRow, TokenFloor,
 };
 use crate::etcd::client::{Client, HasHeader};
 use crate::etcd::failure::is_full;
@@ -16,7 +16,7 @@ use crate::etcd::messages::{
     Compare, DeleteRangeRequest, Header, KeyValue, Op, OpAnswer, PutRequest, RangeRequest,
     RangeResponse, RequestOp, ResponseOp, Target, TxnRequest, TxnResponse,
 };
-use crate::etcd::values::{Keys, write_floor, write_row};
+use crate::etcd::values::{Keys, write_floor, write_row, write_side};
 
 /// How many operations a transaction may have, unless `--max-txn-ops` says otherwise. As many
 /// comparisons are allowed.
@@ -28,6 +28,13 @@ const PAGE: i64 = 5_000;
 /// How many rows of the service are read in one request: each may have 1 MiB, and etcd holds a
 /// whole answer in memory.
 const SERVICE_PAGE: i64 = 256;
+
+/// How many keys are deleted with a row.
+const DELETES: usize = 3;
+/// Of how many rows what is beside them is read in one request.
+const SIDES: usize = 32;
+/// The comparison of etcd for a smaller number.
+const LESS: i32 = 2;
 
 /// The largest row: that of an item of 1 MiB.
 const LARGEST: usize = 1 << 20;
@@ -108,13 +115,23 @@ impl EtcdEngine {
         let (row, token) = (self.keys.row(name), self.keys.token(name));
         let read = |key| vec![self.range(self.keys.floor(), 0), self.range(key, 0)];
         let mut request = txn(vec![at_revision(row.clone(), 0)], read(token));
-        request.failure = requests(read(row));
+        let side = |kind| self.range(self.keys.side(kind, name), 0);
+        let with_sides = read(row).into_iter().chain(SideKind::ALL.map(side));
+        request.failure = requests(with_sides.collect());
         let answer = self.read_if(request, time)?;
         let pair = answer.ranges.get(1).and_then(|range| range.kvs.first());
         let row = match pair {
-            None => LoadedRow { name: name.to_owned(), version: 0, row: None },
+            None => LoadedRow::absent(name),
             Some(pair) if answer.succeeded => self.keys.read_token(name, pair)?,
-            Some(pair) => self.keys.read_row(pair)?,
+            Some(pair) => {
+                let mut row = self.keys.read_row(pair)?;
+                for (kind, range) in SideKind::ALL.into_iter().zip(answer.ranges.iter().skip(2)) {
+                    if let Some(pair) = range.kvs.first() {
+                        row.sides.push(self.keys.read_side(name, kind, pair)?);
+                    }
+                }
+                row
+            }
         };
         self.loaded(&answer, vec![row])
     }
@@ -133,6 +150,39 @@ impl EtcdEngine {
             }
         }
         Ok(())
+    }
+
+    /// Fills in what is beside rows, if there is anything beside the names from the first to the
+    /// last of them.
+    fn load_sides(&self, rows: &mut [LoadedRow], revision: i64, time: Duration) -> Result<()> {
+        let mut held: Vec<&mut LoadedRow> =
+            rows.iter_mut().filter(|row| row.version != 0).collect();
+        for some in held.chunks_mut(SIDES) {
+            let keys = some.iter().flat_map(|row| SideKind::ALL.map(|kind| (kind, &row.name)));
+            let keys = keys.map(|(kind, name)| self.range(self.keys.side(kind, name), revision));
+            // A value may have 64 KiB.
+            let request = txn(Vec::new(), keys.collect());
+            let response = self.client.read_large(TXN, request, time, LARGEST * 2)?;
+            let answer = TxnAnswer::from_response(response)?;
+            for (row, ranges) in some.iter_mut().zip(answer.ranges.chunks(SideKind::ALL.len())) {
+                for (kind, range) in SideKind::ALL.into_iter().zip(ranges) {
+                    if let Some(pair) = range.kvs.first() {
+                        let side = self.keys.read_side(&row.name, kind, pair)?;
+                        row.sides.push(side);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what is beside the names from the first to the last of these.
+    fn count_sides(&self, names: &[&str], revision: i64) -> Op {
+        let kind = SideKind::Payload;
+        let key = self.keys.side(kind, names.iter().min().unwrap_or(&""));
+        let last = self.keys.side(kind, names.iter().max().unwrap_or(&""));
+        let range_end = [&last[..], b"\0"].concat();
+        Op::Range(RangeRequest { key, range_end, limit: 0, revision, count_only: true })
     }
 
     fn write(&self, compare: Vec<Compare>, operations: Vec<Op>) -> Result<Stored> {
@@ -160,9 +210,23 @@ impl EtcdEngine {
         Ok(Loaded { floor, incarnation: answer.incarnation, server_ms: None, rows })
     }
 
-    fn deletes(&self, row: &LoadedRow) -> [Op; 2] {
-        [self.keys.row(&row.name), self.keys.token(&row.name)]
+    fn deletes(&self, row: &LoadedRow) -> [Op; DELETES] {
+        let payload = self.keys.side(SideKind::Payload, &row.name);
+        [self.keys.row(&row.name), self.keys.token(&row.name), payload]
             .map(|key| Op::Delete(DeleteRangeRequest { key }))
+    }
+
+    /// Compares what is beside a row: it was not stored after what was loaded, nor after the row,
+    /// which began a grant or was loaded with it.
+    fn is_same_beside(&self, row: &LoadedRow) -> Option<Compare> {
+        let newest = row.payload_version().max(row.version);
+        let key = self.keys.side(SideKind::Payload, &row.name);
+        let union = Some(Target::ModRevision(newest.saturating_add(1)));
+        (row.version != 0).then_some(Compare { result: LESS, target: 2, key, union })
+    }
+
+    fn put_side(&self, (name, side): &(String, SideRow)) -> Op {
+        put(self.keys.side(side.kind, name), write_side(side))
     }
 
     fn is_same(&self, row: &LoadedRow) -> Compare {
@@ -193,7 +257,8 @@ impl Engine for EtcdEngine {
         let until = Instant::now().checked_add(time);
         let mut rows = Vec::with_capacity(names.len());
         let mut first: Option<TxnAnswer> = None;
-        let mut chunks = names.chunks(MOST_OPERATIONS - 1);
+        let mut chunks = names.chunks(MOST_OPERATIONS - 2);
+        let mut are_plain = true;
         loop {
             let names = chunks.next().unwrap_or_default();
             if names.is_empty() && first.is_some() {
@@ -204,19 +269,24 @@ impl Engine for EtcdEngine {
             let mut operations = vec![self.range(self.keys.floor(), revision)];
             operations.extend(names.iter().map(|name| self.range(self.keys.row(name), revision)));
             let left = until.map_or(time, |until| until.duration_since(Instant::now()));
+            operations.push(self.count_sides(names, revision));
             let answer = self.read(operations, left)?;
             for (name, range) in names.iter().zip(answer.ranges.iter().skip(1)) {
                 rows.push(match range.kvs.first() {
                     Some(pair) => self.keys.read_row(pair)?,
-                    None => LoadedRow { name: (*name).to_owned(), version: 0, row: None },
+                    None => LoadedRow::absent(name),
                 });
             }
+            are_plain &= answer.ranges.last().is_none_or(|counted| counted.count == 0);
             first.get_or_insert(answer);
         }
         match first {
             Some(first) => {
                 let left = until.map_or(time, |until| until.duration_since(Instant::now()));
                 self.load_tokens(&mut rows, first.revision, left)?;
+                if !are_plain {
+                    self.load_sides(&mut rows, first.revision, left)?;
+                }
                 self.loaded(&first, rows)
             }
             None => Err(Error::Unreachable("there is no answer".into())),
@@ -238,6 +308,14 @@ impl Engine for EtcdEngine {
                 operations.push(put(self.keys.token(name), row.token.to_string().into()));
             }
         }
+        for name in change.names() {
+            let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
+            if change.rows.iter().all(|(changed, _)| changed != name) {
+                compare.push(self.is_same(before));
+            }
+            compare.extend(self.is_same_beside(before).filter(|_| change.beside));
+        }
+        operations.extend(change.sides.iter().map(|side| self.put_side(side)));
         match self.write(compare.clone(), operations) {
             // The keys of the tokens stay, so that the next grant is above them.
             Err(error) if is_full(&error) && is_release(seen, change) => {
@@ -254,7 +332,8 @@ impl Engine for EtcdEngine {
     fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
         let operations = seen.rows.iter().zip(rows).map(|(before, row)| {
             let put = put(self.keys.row(&before.name), write_row(row));
-            Op::Txn(txn(vec![self.is_same(before)], vec![put]))
+            let compare = [Some(self.is_same(before)), self.is_same_beside(before)];
+            Op::Txn(txn(compare.into_iter().flatten().collect(), vec![put]))
         });
         let request =
             txn(vec![at_revision(self.keys.floor(), seen.floor.version)], operations.collect());
@@ -303,13 +382,23 @@ impl Engine for EtcdEngine {
         self.loaded(&answer, rows)
     }
 
+    fn list_beside(&self, kind: SideKind) -> Result<Vec<(String, SideRow)>> {
+        let (_, pairs) = self.pages(self.keys.sides(kind), (1, SERVICE_PAGE))?;
+        let start = self.keys.side(kind, "").len();
+        let read = |pair: &KeyValue| {
+            let name = pair.key.get(start..).and_then(|name| std::str::from_utf8(name).ok())?;
+            Some((name.to_owned(), self.keys.read_side(name, kind, pair).ok()?))
+        };
+        Ok(pairs.iter().filter_map(read).collect())
+    }
+
     fn forget(&self, seen: &[LoadedRow]) -> Result<u64> {
         let mut deleted = 0;
         let forget = |rows: &[LoadedRow]| {
             let compare = rows.iter().map(|row| self.is_same(row)).collect();
             self.write(compare, rows.iter().flat_map(|row| self.deletes(row)).collect())
         };
-        for some in seen.chunks(MOST_OPERATIONS / 2) {
+        for some in seen.chunks(MOST_OPERATIONS / DELETES) {
             if matches!(forget(some)?, Stored::Done { .. }) {
                 deleted += some.len() as u64;
                 continue;
@@ -382,6 +471,15 @@ impl Engine for EtcdEngine {
         }
     }
 
+    fn guarded_put(&self, name: &str, token: i64, key: &[u8], value: &[u8]) -> Result<Stored> {
+        if key.is_empty() || self.keys.is_ours(key) {
+            let reason = "is empty, or among those of the leases: take one of your own".into();
+            return Err(Error::InvalidName { what: "key", reason });
+        }
+        let is_newest = has_value(self.keys.token(name), token.to_string());
+        self.write(vec![is_newest], vec![put(key.into(), value.into())])
+    }
+
     fn most_parts(&self, rows_each: usize) -> usize {
         MOST_OPERATIONS.saturating_sub(rows_each + 2).max(1)
     }
@@ -389,7 +487,8 @@ impl Engine for EtcdEngine {
     fn most_rows(&self, new_tokens: bool) -> usize {
         match new_tokens {
             true => (MOST_OPERATIONS - 1) / 2,
-            false => MOST_OPERATIONS - 1,
+            // Each row of a batch compares itself and what is beside it.
+            false => MOST_OPERATIONS - 2,
         }
     }
 
@@ -409,7 +508,7 @@ fn after_a_part(written: Result<Stored>) -> Result<Stored> {
     Err(Error::CommitUnknown(format!("a part of the rows is stored, and then: {said}")))
 }
 
-/// Checks that the answer is from this incarnation. No transaction can compare it: a cluster that was
+/// Checks that the answer is from this incarnation. No transaction compares it: a cluster that was
 /// made from a backup has another id, and the keys that the backup had.
 fn check_incarnation(incarnation: Option<i64>, header: Option<&Header>) -> Result<()> {
     match incarnation.is_none_or(|known| header.is_some_and(|it| incarnation_of(it) == known)) {

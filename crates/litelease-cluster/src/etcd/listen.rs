@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::engine::{Changes, Listener};
+use crate::engine::{Changes, Listener, SideKind};
 use crate::etcd::client::Connections;
 use crate::etcd::messages::{
     KeyValue, WatchCancelRequest, WatchCreateRequest, WatchResponse, WatchUnion,
@@ -46,13 +46,16 @@ pub(crate) struct Followed {
 #[derive(Default)]
 struct Names {
     by_name: BTreeMap<String, Follow>,
-    /// Watches on the present stream, by name, and the name of each.
-    ids: HashMap<String, i64>,
-    names: HashMap<i64, String>,
-    /// Names whose watch must begin or end there.
-    due: Vec<String>,
+    /// Watches on the present stream, by what they watch, and the other way round.
+    ids: HashMap<Watched, i64>,
+    names: HashMap<i64, Watched>,
+    /// Those that must begin or end to be watched there.
+    due: Vec<Watched>,
     last_id: i64,
 }
+
+/// A name, and whether the watch is of the payload of its grant instead of its token.
+type Watched = (String, bool);
 
 struct Follow {
     holders: usize,
@@ -98,7 +101,7 @@ impl Followed {
         let next = version + 1;
         let follow = Follow { holders: 0, next };
         names.by_name.entry(name.to_owned()).or_insert(follow).holders += 1;
-        names.due.push(name.to_owned());
+        names.due.extend(both(name));
         self.changed.notify_one();
     }
 
@@ -108,7 +111,7 @@ impl Followed {
         follow.holders -= 1;
         if follow.holders == 0 {
             names.by_name.remove(name);
-            names.due.push(name.to_owned());
+            names.due.extend(both(name));
             self.changed.notify_one();
         }
     }
@@ -118,7 +121,7 @@ impl Followed {
         let mut names = locked(&self.names);
         names.ids.clear();
         names.names.clear();
-        names.due = names.by_name.keys().cloned().collect();
+        names.due = names.by_name.keys().flat_map(|name| both(name)).collect();
         let first = names.due.pop()?;
         names.create(keys, &first)
     }
@@ -127,15 +130,19 @@ impl Followed {
     fn requests(&self, keys: &Keys) -> Vec<WatchUnion> {
         let mut names = locked(&self.names);
         let due = std::mem::take(&mut names.due);
-        due.iter().filter_map(|name| names.request(keys, name)).collect()
+        due.iter().filter_map(|watched| names.request(keys, watched)).collect()
     }
 
     /// Notifies listeners of an answer. Returns whether the stream is of no use any more.
     fn take(&self, answer: &WatchResponse, start: usize, tokens: &Subscription) -> bool {
         for pair in answer.events.iter().filter_map(|event| event.kv.as_ref()) {
             let Some((name, token)) = read(pair, start) else { continue };
-            if let Some(follow) = locked(&self.names).by_name.get_mut(name) {
-                follow.next = follow.next.max(pair.mod_revision + 1);
+            let mut names = locked(&self.names);
+            // A payload may be reported before an earlier token: then that one is read again.
+            let is_token = token.is_some();
+            if let Some(follow) = names.by_name.get_mut(name) {
+                follow.next = follow.next.max(if is_token { pair.mod_revision + 1 } else { 0 });
+                drop(names);
                 tokens.notify(Some(name), token);
             }
         }
@@ -145,38 +152,42 @@ impl Followed {
         let mut names = locked(&self.names);
         // None if it was cancelled from here, or refused when it was created: a member that was
         // restarted knows no logins, and answers with no id of ours.
-        let Some(name) = names.names.remove(&answer.watch_id) else { return answer.created };
-        names.ids.remove(&name);
+        let Some(watched) = names.names.remove(&answer.watch_id) else { return answer.created };
+        names.ids.remove(&watched);
         if answer.compact_revision == 0 {
             return true;
         }
         // etcd has compacted the revisions in between.
-        if let Some(follow) = names.by_name.get_mut(&name) {
+        if let Some(follow) = names.by_name.get_mut(&watched.0) {
             follow.next = answer.compact_revision;
-            names.due.push(name.clone());
+            names.due.push(watched.clone());
         }
         drop(names);
-        tokens.notify(Some(&name), None);
+        tokens.notify(Some(&watched.0), None);
         false
     }
 }
 
 impl Names {
-    fn create(&mut self, keys: &Keys, name: &str) -> Option<WatchCreateRequest> {
+    fn create(&mut self, keys: &Keys, watched: &Watched) -> Option<WatchCreateRequest> {
+        let (name, is_payload) = watched;
         let start_revision = self.by_name.get(name)?.next;
         self.last_id += 1;
         let watch_id = self.last_id;
-        self.ids.insert(name.to_owned(), watch_id);
-        self.names.insert(watch_id, name.to_owned());
-        let (key, range_end) = (keys.token(name), Vec::new());
-        Some(WatchCreateRequest { key, range_end, start_revision, watch_id })
+        self.ids.insert(watched.clone(), watch_id);
+        self.names.insert(watch_id, watched.clone());
+        let key = match is_payload {
+            true => keys.side(SideKind::Payload, name),
+            false => keys.token(name),
+        };
+        Some(WatchCreateRequest { key, range_end: Vec::new(), start_revision, watch_id })
     }
 
-    fn request(&mut self, keys: &Keys, name: &str) -> Option<WatchUnion> {
-        match (self.ids.get(name).copied(), self.by_name.contains_key(name)) {
-            (None, true) => self.create(keys, name).map(WatchUnion::Create),
+    fn request(&mut self, keys: &Keys, watched: &Watched) -> Option<WatchUnion> {
+        match (self.ids.get(watched).copied(), self.by_name.contains_key(&watched.0)) {
+            (None, true) => self.create(keys, watched).map(WatchUnion::Create),
             (Some(watch_id), false) => {
-                self.ids.remove(name);
+                self.ids.remove(watched);
                 self.names.remove(&watch_id);
                 Some(WatchUnion::Cancel(WatchCancelRequest { watch_id }))
             }
@@ -218,7 +229,7 @@ pub(crate) async fn listen_to_rows(
     subscription: Arc<Subscription>,
     newest: i64,
 ) {
-    let (key, range_end) = keys.rows();
+    let (key, range_end) = keys.rows_and_sides();
     let start = key.len();
     // The caller knows the answers from before it listened. From then on no change is left out.
     let mut next = if newest == 0 { 0 } else { newest + 1 };
@@ -246,6 +257,11 @@ pub(crate) async fn listen_to_rows(
         }
         sleep(PAUSE).await;
     }
+}
+
+/// Returns what is watched for a name.
+fn both(name: &str) -> [Watched; 2] {
+    [false, true].map(|is_payload| (name.to_owned(), is_payload))
 }
 
 /// Reads the name of a key, and the token that is its value.

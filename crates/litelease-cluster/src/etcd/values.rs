@@ -4,7 +4,8 @@ use litelease_core::Epoch;
 use serde_json::{Map, Value, json};
 
 use crate::engine::{
-    Error, FORMAT, LoadedRow, Result, StoredRow, StoredTenure, TokenFloor, first_behind,
+    Error, FORMAT, LoadedRow, Result, SideKind, SideRow, StoredRow, StoredTenure, TokenFloor,
+    first_behind,
 };
 use crate::etcd::messages::KeyValue;
 
@@ -35,8 +36,28 @@ impl Keys {
         format!("{}t/{name}", self.base).into()
     }
 
+    /// Returns the key of what is beside a row.
+    pub(crate) fn side(&self, kind: SideKind, name: &str) -> Vec<u8> {
+        format!("{}{}/{name}", self.base, kind.letter()).into()
+    }
+
+    /// Returns the first key of all that is beside rows, and the first behind it.
+    pub(crate) fn sides(&self, kind: SideKind) -> (Vec<u8>, Vec<u8>) {
+        (self.side(kind, ""), format!("{}{}0", self.base, kind.letter()).into())
+    }
+
+    /// Returns the first key of all rows and what is beside them, and the first behind them.
+    pub(crate) fn rows_and_sides(&self) -> (Vec<u8>, Vec<u8>) {
+        (self.sides(SideKind::Payload).0, self.rows().1)
+    }
+
     pub(crate) fn service(&self, key: &[u8]) -> Vec<u8> {
         [format!("{}s/", self.base).as_bytes(), key].concat()
+    }
+
+    /// Checks whether a key is for what is stored here.
+    pub(crate) fn is_ours(&self, key: &[u8]) -> bool {
+        key.starts_with(self.base.as_bytes())
     }
 
     /// Returns the first key of all rows, and the first behind them.
@@ -61,7 +82,23 @@ impl Keys {
         })?;
         let row = read_row(&pair.value);
         let row = row.map_err(|reason| Error::InvalidLeaseRow { name: name.into(), reason })?;
-        Ok(LoadedRow { name: name.into(), version: pair.mod_revision, row: Some(row) })
+        let (version, row) = (pair.mod_revision, Some(row));
+        Ok(LoadedRow { version, row, ..LoadedRow::absent(name) })
+    }
+
+    /// Reads what is beside a row.
+    pub(crate) fn read_side(&self, name: &str, kind: SideKind, pair: &KeyValue) -> Result<SideRow> {
+        let read = || {
+            let mut fields = fields(&pair.value)?;
+            let token = integer(&mut fields, "token")?;
+            let attempt = attempt_id(&mut fields, "attempt")?;
+            let text = Value::Object(fields).to_string();
+            Ok(SideRow { kind, version: pair.mod_revision, token, attempt, text })
+        };
+        read().map_err(|reason: String| Error::InvalidLeaseRow {
+            name: name.into(),
+            reason: format!("what is stored beside it: {reason}"),
+        })
     }
 
     /// Reads the token that was left of a row that was deleted when etcd was full. The version is
@@ -73,7 +110,7 @@ impl Keys {
             return Err(Error::InvalidLeaseRow { name: name.into(), reason });
         };
         let row = StoredRow { token, tenure: None, since_ms: 0, at_ms: 0, attempt: 0, ended: 0 };
-        Ok(LoadedRow { name: name.into(), version: 0, row: Some(row) })
+        Ok(LoadedRow { row: Some(row), ..LoadedRow::absent(name) })
     }
 
     /// Reads the floor.
@@ -141,6 +178,14 @@ fn read_row(value: &[u8]) -> Result<StoredRow, String> {
         return Err("token is less than 1".into());
     }
     Ok(StoredRow { token, tenure, since_ms, at_ms, attempt, ended })
+}
+
+/// Writes what is beside a row: its fields, with the token and the attempt.
+pub(crate) fn write_side(side: &SideRow) -> Vec<u8> {
+    let mut fields = fields(side.text.as_bytes()).unwrap_or_default();
+    fields.insert("token".into(), side.token.into());
+    fields.insert("attempt".into(), format!("{:x}", side.attempt).into());
+    Value::Object(fields).to_string().into()
 }
 
 type Fields = Map<String, Value>;

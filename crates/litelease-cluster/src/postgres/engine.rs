@@ -11,8 +11,8 @@ use tokio_postgres::types::Type;
 
 use crate::engine::{
     Change, Changes, Commit, Committed, Condition, Engine, EngineFacts, Error, FORMAT, Guard,
-    GuardInfo, Listener, Loaded, LoadedRow, Part, PostgresUrl, Result, RowChange, Stored,
-    StoredRow, StoredTenure, TokenFloor, first_behind,
+    GuardInfo, Listener, Loaded, LoadedRow, Part, PostgresUrl, Result, RowChange, SideKind,
+    SideRow, Stored, StoredRow, StoredTenure, TokenFloor, first_behind,
 };
 use crate::postgres::client::{Parameter, Pool, Session, Shared};
 use crate::postgres::failure::Failure;
@@ -100,7 +100,7 @@ impl Engine for PostgresEngine {
             found.iter().map(|row| (row.name.as_str(), row)).collect();
         let row = |name: &&str| {
             let row = found.get(*name).map(|row| (*row).clone());
-            row.unwrap_or_else(|| LoadedRow { name: (*name).to_owned(), version: 0, row: None })
+            row.unwrap_or_else(|| LoadedRow::absent(name))
         };
         loaded.rows = names.iter().map(row).collect();
         Ok(loaded)
@@ -110,10 +110,10 @@ impl Engine for PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run(async {
             let mut session = shared.session().await?;
-            let is_single = change.floor.is_none() && change.rows.len() == 1;
-            let stored = match is_single {
-                true => shared.store_one(&mut session, seen, change).await,
-                false => Box::pin(shared.store_all(&mut session, seen, change)).await,
+            let stored = match (&change.floor, &change.rows[..], &change.sides[..]) {
+                (None, [_], []) => shared.store_one(&mut session, seen, change).await,
+                (None, [], [side]) => shared.store_beside(&mut session, seen, change, side).await,
+                _ => Box::pin(shared.store_all(&mut session, seen, change)).await,
             };
             let stored = stored.map_err(Failure::of_write)?;
             shared.keep(session);
@@ -148,6 +148,22 @@ impl Engine for PostgresEngine {
         self.read(&self.pool.shared.statements.list, &[], Duration::MAX)
     }
 
+    fn list_beside(&self, kind: SideKind) -> Result<Vec<(String, SideRow)>> {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
+            let mut session = shared.session().await?;
+            let (sql, letter) = (&shared.statements.list_beside, kind.letter());
+            let rows = shared.query(&mut session, sql, &[(&letter, Type::TEXT)]).await;
+            let rows = rows.map_err(Failure::of_read)?;
+            shared.keep(session);
+            let side = |row: &Row| {
+                let (version, token, attempt) = (row.get(1), row.get(2), row.get(3));
+                (row.get(0), SideRow { kind, version, token, attempt, text: row.get(4) })
+            };
+            Ok(rows.iter().map(side).collect())
+        })
+    }
+
     fn forget(&self, seen: &[LoadedRow]) -> Result<u64> {
         let shared = &self.pool.shared;
         self.pool.run(async {
@@ -157,11 +173,10 @@ impl Engine for PostgresEngine {
             let tokens: Vec<i64> = rows().map(|(_, row)| row.token).collect();
             let attempts: Vec<i64> = rows().map(|(_, row)| row.attempt).collect();
             let versions: Vec<i64> = rows().map(|(seen, _)| seen.version).collect();
-            let sql = format!("{} RETURNING r.name", shared.statements.forget);
             let deleted = shared
                 .query(
                     &mut session,
-                    &sql,
+                    &shared.statements.forget,
                     &[
                         (&names, Type::TEXT_ARRAY),
                         (&tokens, Type::INT8_ARRAY),
@@ -384,6 +399,7 @@ impl Shared {
                         (&incarnation, Type::INT8),
                         (&row.ended, Type::INT8),
                         (&row.since_ms, Type::INT8),
+                        (&change.beside.then(|| before.payload_version()), Type::INT8),
                     ],
                     freed,
                 )
@@ -407,7 +423,11 @@ impl Shared {
     ) -> Result<Stored, Failure> {
         // Until the commit is sent, nothing is stored.
         self.begin(session).await?;
-        let changed = self.change_all(session, seen, change).await;
+        let mut changed = self.change_all(session, seen, change).await;
+        if !change.sides.is_empty() && matches!(changed, Ok(stored) if stored != Stored::Conflict) {
+            let put = self.put_sides(session, seen, change).await;
+            changed = if matches!(put, Ok(Stored::Done { .. })) { changed } else { put };
+        }
         match changed.map_err(Failure::not_sent)? {
             Stored::Conflict => {
                 self.end(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
@@ -472,8 +492,9 @@ impl Shared {
         let new = Columns::from_rows(old.iter().map(|(_, row, _)| *row));
         let before = Columns::from_rows(old.iter().map(|(.., before)| *before));
         let sql = &self.statements.update_many;
-        let stored =
-            self.update(session, sql, &names, &new, &before, change.while_live, at).await?;
+        let beside = vec![None; names.len()];
+        let names = (&names[..], beside);
+        let stored = self.update(session, sql, names, &new, &before, change.while_live, at).await?;
         let all = stored.values().next().filter(|_| stored.len() == old.len());
         Ok(all.map_or(Stored::Conflict, |(version, _)| Stored::Done { version: *version }))
     }
@@ -489,7 +510,9 @@ impl Shared {
         let before = seen.rows.iter().map(|seen| seen.row.as_ref().unwrap_or(&NO_ROW));
         let (new, before) = (Columns::from_rows(rows.iter()), Columns::from_rows(before));
         let (sql, at) = (&self.statements.update_each, (seen.floor.version, seen.incarnation));
-        let stored = self.update(session, sql, &names, &new, &before, true, at).await?;
+        let beside = seen.rows.iter().map(|row| Some(row.payload_version())).collect();
+        let of = (&names[..], beside);
+        let stored = self.update(session, sql, of, &new, &before, true, at).await?;
         let became = |name: &&str| match stored.get(*name) {
             Some((version, server_ms)) => {
                 Stored::DoneAt { version: *version, server_ms: *server_ms }
@@ -499,14 +522,85 @@ impl Shared {
         Ok(names.iter().map(became).collect())
     }
 
-    /// Updates rows that are still as they were before. Returns their names and versions, and the
-    /// server's clock.
+    /// Stores what is beside rows that this transaction has stored, which have the same version.
+    async fn put_sides(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        change: &Change,
+    ) -> Result<Stored, Failure> {
+        let mut stored = Stored::Conflict;
+        for (name, side) in &change.sides {
+            let is_new = change.rows.iter().any(|(changed, _)| changed == name);
+            stored = self.put_beside(session, (seen, change), (name, side), is_new, &[]).await?;
+            if stored == Stored::Conflict {
+                break;
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Stores what is beside one row, with one statement, which is a transaction of its own.
+    async fn store_beside(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        change: &Change,
+        (name, side): &(String, SideRow),
+    ) -> Result<Stored, Failure> {
+        let freed = freed(seen, change);
+        self.put_beside(session, (seen, change), (name, side), false, &freed).await
+    }
+
+    /// Stores what is beside a row: one that the same transaction has just stored, or one that must
+    /// be as it was.
+    async fn put_beside(
+        &self,
+        session: &mut Session,
+        (seen, change): (&Loaded, &Change),
+        (name, side): (&String, &SideRow),
+        is_new: bool,
+        freed: &[&str],
+    ) -> Result<Stored, Failure> {
+        let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
+        let kind = side.kind.letter();
+        session.allow(side.text.len());
+        let of_side = [
+            (&kind as _, Type::TEXT),
+            (&side.token as _, Type::INT8),
+            (&side.attempt as _, Type::INT8),
+            (&side.text as _, Type::TEXT),
+        ];
+        let version = before.payload_version();
+        let (sql, parameters) = match is_new {
+            true => {
+                (&self.statements.put_with_row, [&[(name as _, Type::TEXT)], &of_side[..]].concat())
+            }
+            false => {
+                let of_row = [
+                    (name as _, Type::TEXT),
+                    (&before.version as _, Type::INT8),
+                    (&change.while_live as _, Type::BOOL),
+                    (&seen.floor.version as _, Type::INT8),
+                    (&seen.incarnation as _, Type::INT8),
+                ];
+                let version = [(&version as _, Type::INT8)];
+                (&self.statements.put_beside, [&of_row[..], &of_side, &version].concat())
+            }
+        };
+        let rows = self.query_and_notify(session, sql, &parameters, freed).await?;
+        let version = rows.first().map(|row| row.get(0));
+        Ok(version.map_or(Stored::Conflict, |version| Stored::Done { version }))
+    }
+
+    /// Updates rows that are still as they were before, with the versions of the payloads that must
+    /// be beside them. Returns their names and versions, and the server's clock.
     #[allow(clippy::too_many_arguments)] // the parameters of one statement
     async fn update(
         &self,
         session: &mut Session,
         sql: &str,
-        names: &[&str],
+        (names, beside): (&[&str], Vec<Option<i64>>),
         new: &Columns<'_>,
         before: &Columns<'_>,
         while_live: bool,
@@ -529,6 +623,7 @@ impl Shared {
             (&incarnation as _, Type::INT8),
             (&new.ended as _, Type::INT8_ARRAY),
             (&new.sinces as _, Type::INT8_ARRAY),
+            (&beside as _, Type::INT8_ARRAY),
         ];
         let rows = self.query(session, sql, &parameters).await?;
         Ok(rows.iter().map(|row| (row.get(1), (row.get(0), row.get(2)))).collect())
@@ -708,7 +803,10 @@ fn freed<'c>(seen: &Loaded, change: &'c Change) -> Vec<&'c str> {
         let is_handed_on = change.while_live && before.is_some_and(|old| old.token != row.token);
         before.is_some_and(|old| old.tenure.is_some()) && (row.tenure.is_none() || is_handed_on)
     };
-    change.rows.iter().filter(is_freed).map(|(name, _)| name.as_str()).collect()
+    match change.tells {
+        true => change.names().collect(),
+        false => change.rows.iter().filter(is_freed).map(|(name, _)| name.as_str()).collect(),
+    }
 }
 
 /// The columns of several rows.
@@ -765,7 +863,12 @@ fn loaded(shared: &Shared, rows: &[Row]) -> Result<Loaded> {
         };
         let (attempt, ended, since_ms) = (row.get(11), row.get(13), row.get(14));
         let row_of = StoredRow { token, tenure, since_ms, at_ms, attempt, ended };
-        Some(LoadedRow { name: name?, version: row.get(6), row: Some(row_of) })
+        let side = row.get::<_, Option<i64>>(15).map(|version| {
+            let (token, attempt, text) = (row.get(16), row.get(17), row.get(18));
+            SideRow { kind: SideKind::Payload, version, token, attempt, text }
+        });
+        let sides = side.into_iter().collect();
+        Some(LoadedRow { name: name?, version: row.get(6), row: Some(row_of), sides })
     });
     let (incarnation, server_ms) = (first.get(12), Some(first.get(4)));
     Ok(Loaded { floor, incarnation, server_ms, rows: rows.collect() })

@@ -33,6 +33,14 @@ CREATE TABLE {s}.meta (
   floor bigint NOT NULL CHECK (floor >= 0),
   boot bigint NOT NULL
 );
+CREATE TABLE {s}.beside (
+  name text COLLATE "C" NOT NULL,
+  kind text COLLATE "C" NOT NULL,
+  token bigint NOT NULL,
+  attempt bigint NOT NULL,
+  value text NOT NULL,
+  PRIMARY KEY (name, kind)
+);
 CREATE TABLE {s}.service (key bytea PRIMARY KEY, value bytea NOT NULL);
 CREATE FUNCTION {s}.incarnation() RETURNS bigint LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $incarnation$
@@ -95,6 +103,15 @@ const META: &[&str] = &[
     "constraint CHECK (id)",
     "constraint PRIMARY KEY (id)",
 ];
+const BESIDE: &[&str] = &[
+    "kind r",
+    "column name text not null collate C",
+    "column kind text not null collate C",
+    "column token bigint not null",
+    "column attempt bigint not null",
+    "column value text not null",
+    "constraint PRIMARY KEY (name, kind)",
+];
 const SERVICE: &[&str] = &[
     "kind r",
     "column key bytea not null",
@@ -134,7 +151,9 @@ pub(crate) async fn create(client: &Client, host: &str, schema: &str) -> Result<
 
 /// Checks the tables strictly.
 pub(crate) async fn check(client: &Client, host: &str, schema: &str) -> Result<(), Problem> {
-    for (table, expected) in [("meta", META), ("resources", RESOURCES), ("service", SERVICE)] {
+    let tables =
+        [("meta", META), ("resources", RESOURCES), ("beside", BESIDE), ("service", SERVICE)];
+    for (table, expected) in tables {
         let qualified = format!("\"{schema}\".{table}");
         let rows = client.query_typed(DESCRIBE, &[(&qualified, Type::TEXT)]).await;
         let rows =

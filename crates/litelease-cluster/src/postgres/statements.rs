@@ -18,7 +18,35 @@ const INCARNATION: &str = "(SELECT {s}.incarnation())";
 
 const LOADED: &str = "SELECT m.format, m.floor, m.boot, m.xmin::text::bigint, {clock},
 r.name, r.xmin::text::bigint, r.token, r.owner, r.lease_expires_at_ms, r.updated_at_ms, r.attempt,
-{incarnation}, r.ended, r.created_at_ms FROM {s}.meta m LEFT JOIN {s}.resources r ON ";
+{incarnation}, r.ended, r.created_at_ms, b.xmin::text::bigint, b.token, b.attempt, b.value
+FROM {s}.meta m LEFT JOIN {s}.resources r ON {which}
+LEFT JOIN {s}.beside b ON b.name = r.name AND b.kind = 'p'";
+
+/// Compares the payload of a row. Without a version to compare with, nothing is compared.
+const SAME_BESIDE: &str = "NOT EXISTS (SELECT FROM {s}.beside b WHERE b.name = {name}
+  AND b.kind = 'p' AND b.token = {token} AND b.xmin::text::bigint <> {version})";
+
+/// Stores what is beside a row that is still the same. The lock keeps a purge from deleting the row
+/// meanwhile, and a renewal from being stored before it that did not see this.
+const PUT_BESIDE: &str = "WITH same AS MATERIALIZED (
+  SELECT FROM (SELECT {settings} OFFSET 0) AS settings, {s}.resources r
+  WHERE r.name = $1 AND r.xmin::text::bigint = $2 AND (NOT $3 OR r.lease_expires_at_ms > {clock})
+  AND EXISTS (SELECT FROM {s}.meta m WHERE m.xmin::text::bigint = $4) AND {incarnation} = $5
+  FOR NO KEY UPDATE OF r)
+INSERT INTO {s}.beside (name, kind, token, attempt, value) SELECT $1, $6, $7, $8, $9 FROM same
+ON CONFLICT (name, kind) DO UPDATE SET token = excluded.token, attempt = excluded.attempt,
+value = excluded.value
+WHERE {s}.beside.token <> excluded.token OR {s}.beside.xmin::text::bigint = $10
+RETURNING xmin::text::bigint";
+
+/// Stores what is beside a row that the same transaction has just stored.
+const PUT_WITH_ROW: &str = "INSERT INTO {s}.beside (name, kind, token, attempt, value)
+VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (name, kind) DO UPDATE SET token = excluded.token, attempt = excluded.attempt,
+value = excluded.value RETURNING xmin::text::bigint";
+
+const LIST_BESIDE: &str = "SELECT name, xmin::text::bigint, token, attempt, value FROM {s}.beside
+WHERE kind = $1 ORDER BY name";
 
 /// The statements for one schema.
 pub(crate) struct Statements {
@@ -39,6 +67,9 @@ pub(crate) struct Statements {
     pub(crate) load_rows: String,
     pub(crate) commit_rows: String,
     pub(crate) commit_parts: String,
+    pub(crate) put_beside: String,
+    pub(crate) put_with_row: String,
+    pub(crate) list_beside: String,
 }
 
 /// With how long the lease must last ($14), its times are those of the server's clock, if that is
@@ -55,6 +86,7 @@ WHERE name = $1 AND token = $7 AND owner IS NOT DISTINCT FROM $8
 AND lease_expires_at_ms IS NOT DISTINCT FROM $9 AND updated_at_ms = $10 AND attempt = $11
 AND (NOT $12 OR lease_expires_at_ms > {clock})
 AND EXISTS (SELECT FROM {s}.meta m WHERE m.xmin::text::bigint = $13) AND {incarnation} = $15
+AND {same_beside}
 RETURNING r.xmin::text::bigint, CASE WHEN $14 IS NOT NULL THEN clock.ms END";
 
 /// Locks the floor before the row, as all do, and keeps it until the transaction ends.
@@ -81,14 +113,15 @@ lease_expires_at_ms = c.until, updated_at_ms = c.at, attempt = c.attempt, ended 
 created_at_ms = c.since
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
   $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[],
-  $15::bigint[], $16::bigint[])
+  $15::bigint[], $16::bigint[], $17::bigint[])
 AS c(name, token, owner, until, at, attempt, token_0, owner_0, until_0, at_0, attempt_0, ended,
-  since)
+  since, beside_0)
 CROSS JOIN (SELECT {clock} AS ms, {settings} OFFSET 0) AS clock
 WHERE r.name = c.name AND r.token = c.token_0 AND r.owner IS NOT DISTINCT FROM c.owner_0
 AND r.lease_expires_at_ms IS NOT DISTINCT FROM c.until_0 AND r.updated_at_ms = c.at_0
 AND r.attempt = c.attempt_0 AND (NOT $12 OR r.lease_expires_at_ms > {clock})
 AND EXISTS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $13) AND {incarnation} = $14
+AND {same_beside}
 RETURNING r.xmin::text::bigint, r.name, clock.ms";
 
 /// The new columns of a lease, and the same if the server's clock is later than the one that was
@@ -114,11 +147,13 @@ FROM (SELECT {settings} OFFSET 0) AS settings
 WHERE m.xmin::text::bigint = $3 AND {incarnation} = $4
 RETURNING m.xmin::text::bigint";
 
-const FORGET: &str = "DELETE FROM {s}.resources r
-USING (SELECT {settings} OFFSET 0) AS settings,
-unnest($1::text[], $2::bigint[], $3::bigint[]) AS c(name, token, attempt)
-WHERE r.name = c.name AND r.token = c.token AND r.attempt = c.attempt
-AND r.xmin::text::bigint = ANY ($4)";
+const FORGET: &str = "WITH gone AS (DELETE FROM {s}.resources r
+  USING (SELECT {settings} OFFSET 0) AS settings,
+  unnest($1::text[], $2::bigint[], $3::bigint[]) AS c(name, token, attempt)
+  WHERE r.name = c.name AND r.token = c.token AND r.attempt = c.attempt
+  AND r.xmin::text::bigint = ANY ($4) RETURNING r.name),
+beside AS (DELETE FROM {s}.beside b USING gone WHERE b.name = gone.name AND b.kind = 'p')
+SELECT name FROM gone";
 
 /// One statement, and so a transaction that no client can leave open: its lock would keep every
 /// other server from taking over.
@@ -226,23 +261,30 @@ impl Statements {
     pub(crate) fn new(schema: &str) -> Self {
         let schema = format!("\"{schema}\"");
         let fill = |text: &str| {
+            let text = text.replace("{same_beside}", SAME_BESIDE);
             let text = text.replace("{incarnation}", INCARNATION).replace("{s}", &schema);
             text.replace("{clock}", CLOCK).replace("{settings}", SETTINGS)
         };
+        let beside = |text: String, name, token, version| {
+            let text = text.replace("{name}", name).replace("{token}", token);
+            text.replace("{version}", version)
+        };
+        let one = |text: &str| beside(fill(text), "$1", "$7", "$18");
+        let many = |text: &str| beside(fill(text), "c.name", "c.token_0", "c.beside_0");
         Statements {
-            load: fill(&format!("{LOADED} r.name = $1")),
-            load_many: fill(&format!("{LOADED} r.name = ANY ($1)")),
-            list: fill(&format!("{LOADED} true ORDER BY r.name")),
-            update: fill(&UPDATE.replace("{floor_of_update}", "")),
-            update_token: fill(&format!(
+            load: fill(&LOADED.replace("{which}", "r.name = $1")),
+            load_many: fill(&LOADED.replace("{which}", "r.name = ANY ($1)")),
+            list: fill(&format!("{} ORDER BY r.name", LOADED.replace("{which}", "true"))),
+            update: one(&UPDATE.replace("{floor_of_update}", "")),
+            update_token: one(&format!(
                 "{LOCKED_FLOOR}{}",
                 UPDATE.replace("{floor_of_update}", "floor, ")
             )),
             lock_floor: fill(LOCK_FLOOR),
             lock_floor_alone: fill(LOCK_FLOOR_ALONE),
             insert: fill(INSERT),
-            update_many: fill(UPDATE_MANY),
-            update_each: fill(&format!(
+            update_many: many(UPDATE_MANY),
+            update_each: many(&format!(
                 "{LOCKED}{}",
                 UPDATE_MANY
                     .replace("WHERE r.name", "JOIN locked USING (name) WHERE r.name")
@@ -253,6 +295,9 @@ impl Statements {
             load_rows: fill(LOAD_ROWS),
             commit_rows: fill(COMMIT_ROWS),
             commit_parts: fill(COMMIT_PARTS),
+            put_beside: fill(PUT_BESIDE),
+            put_with_row: fill(PUT_WITH_ROW),
+            list_beside: fill(LIST_BESIDE),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use litelease_core::{FinishTickResult, Tick, TickOutcome};
-use litelease_store::{Error, TickClaim, TickInfo, When};
+use litelease_core::{FinishTickResult, Tick, TickInfo, TickOutcome};
+use litelease_store::{Error, TickClaim, When};
 
 use super::deliveries::may_pass;
 use super::{Asks, FileError, FilePlace, More, now_ms};

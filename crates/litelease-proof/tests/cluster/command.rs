@@ -90,6 +90,18 @@ const LINES: &[&str] = &[
     "claim high --owner a --above 40",
     "claim x --owner ''",
     "purge --older-than 1h",
+    "run --value 10.0.0.7:4000 led -- litelease who led",
+    "run --value 10.0.0.7:4000 led -- litelease watch led --for 100ms",
+    "who led",
+    "lease ensure kept --owner a --ttl 10m",
+    "lease ensure kept --owner a --ttl 10m",
+    "lease ensure kept --owner b",
+    "lease progress kept --token 1",
+    "lease progress kept --token 7",
+    "lease request kept -w 50ms",
+    "lease take-over kept --owner ops --yes",
+    "lease take-over kept --owner ops",
+    "lease take-over fresh --owner ops --yes --json",
     "restore-fence",
     "restore-fence --yes",
     "who high",
@@ -141,17 +153,9 @@ fn what_works_on_a_file_only_says_so_and_names_the_flag() {
     let desk = Desk::new();
     for url in ["etcd://127.0.0.1:1/x", "postgres://nobody@127.0.0.1:1/x"] {
         for (line, named) in [
-            ("run --slots 2 x -- true", "--slots"),
-            ("run --value x x -- true", "--value"),
             ("write -- true", "--db"),
             ("write --status", "--db"),
-            ("queue send q x", "--db"),
-            ("work q -- true", "--db"),
             ("status --shards x", "--db"),
-            ("lease ensure x --owner a", "--db"),
-            ("lease progress x --token 1", "--db"),
-            ("lease request x", "--db"),
-            ("lease take-over x --owner a --yes", "--db"),
             ("move --to etcd://127.0.0.1:1", "--db"),
         ] {
             let words: Vec<&str> = line.split(' ').collect();
@@ -159,6 +163,20 @@ fn what_works_on_a_file_only_says_so_and_names_the_flag() {
             assert_eq!(code, 64, "{line}: {errors}");
             assert!(errors.contains("works on a file only"), "{line}: {errors}");
             assert!(errors.contains(named), "{line}: {errors}");
+        }
+        for (line, what) in [
+            ("queue send q x", "queues"),
+            ("work q -- true", "queues"),
+            ("run --slots 2 x -- true", "slots"),
+        ] {
+            let (code, _, errors) = ask(&desk, url, &line.split(' ').collect::<Vec<_>>());
+            assert_eq!(code, 64, "{line}: {errors}");
+            let engine = if url.starts_with("etcd") { "etcd" } else { "PostgreSQL" };
+            let says = format!("{what} on {engine} need the service: litelease serve --db ");
+            assert!(
+                errors.contains(&says) && errors.contains(", then --server"),
+                "{line}: {errors}"
+            );
         }
     }
 }
@@ -234,7 +252,7 @@ fn a_server_that_refuses_is_named_with_what_to_change() {
         .sql("CREATE SCHEMA leases; GRANT USAGE ON SCHEMA leases TO app; CREATE TABLE t (id int)");
     let url = server.url("leases");
     assert_eq!(ask(&desk, &url, &["claim", "x", "--owner", "a"]).0, 0);
-    server.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON leases.resources, leases.meta, leases.service TO app");
+    server.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON leases.resources, leases.meta, leases.service, leases.beside TO app");
     let app = format!("postgres://app:geheim%2F1@{at}/postgres?schema=leases");
     for (url, line, code, named) in [
         (format!("postgres://app@{at}/postgres"), "status", 69, "asks for a password"),

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease_cluster::{
-    ClaimResult, Cluster, Held, HoldError, HoldOptions, Host, Loss, MemoryEngine, RenewResult,
-    System,
+    ClaimResult, Cluster, Error, Held, HoldError, HoldOptions, Host, Loss, MemoryEngine,
+    RenewResult, System,
 };
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
@@ -75,6 +75,97 @@ fn a_release_wakes_a_waiter_elsewhere() {
         let (token, took) = waiter.join().unwrap();
         assert_eq!(token, 2, "{engine}");
         assert!(took < SOON, "{engine}: {took:?}");
+    });
+}
+
+/// The ttl is long, so that no renewal which is due anyway tells the holder.
+#[test]
+fn a_request_is_told_to_the_holder_at_once_and_the_handover_wakes_the_requester() {
+    on_every_engine(|engine, open| {
+        let (a, b) = (open(), open());
+        let options = HoldOptions::new(LONG).value("10.0.0.7:4000");
+        let held = a.hold("asked", options).unwrap();
+        assert_eq!(b.value("asked").unwrap(), Some("10.0.0.7:4000".into()), "{engine}");
+        let (told, requests) = mpsc::channel();
+        held.on_request(move |request| told.send(request.requester.clone()).unwrap());
+        let waiter = thread::spawn(move || {
+            let options = HoldOptions::new(LONG).wait(LONG).request(LONG).value(7);
+            let held = b.hold("asked", options).unwrap();
+            (held.token(), b.value("asked").unwrap(), held)
+        });
+        let requester =
+            requests.recv_timeout(SOON).unwrap_or_else(|_| panic!("{engine}: not told"));
+        assert_eq!(
+            a.requested("asked").unwrap().map(|open| open.requester),
+            Some(requester.clone())
+        );
+        let handed = held.hand_over::<Error>(LONG).unwrap();
+        assert_eq!((handed.token, handed.owner), (2, requester), "{engine}");
+        let (token, value, held) = waiter.join().unwrap();
+        assert_eq!((token, value), (2, Some(7.into())), "{engine}");
+        assert_eq!(a.requested("asked").unwrap(), None, "{engine}");
+        drop(held);
+
+        // A wait that ends without the name takes its request back.
+        let held = a.hold("asked", HoldOptions::new(LONG)).unwrap();
+        let wait = Duration::from_millis(300);
+        let busy = a.request_wait("asked", "c", LONG, LONG, wait).unwrap();
+        assert!(matches!(busy, ClaimResult::Busy(_)), "{engine}: {busy:?}");
+        assert_eq!(a.requested("asked").unwrap(), None, "{engine}");
+        held.release().unwrap();
+    });
+}
+
+/// The handle that renews has not set the limits, so it must find out about them.
+#[test]
+fn limits_that_another_client_has_set_end_a_hold() {
+    on_every_engine(|engine, open| {
+        let (a, b) = (open(), open());
+        let held = a.hold("limited", HoldOptions::new(Duration::from_secs(3))).unwrap();
+        assert!(b.limit(("limited", held.token()), None, Some(0)).unwrap().is_done());
+        assert_eq!(held.lost().wait_timeout(SOON), Some(Loss::TimeIsUp), "{engine}");
+        drop(held);
+        let lease = b.claim("limited", "b", LONG).unwrap();
+        // The limits have ended with their grant, although they are still stored.
+        let lease = match lease {
+            ClaimResult::Acquired(lease) => lease,
+            // On an engine without a clock it is over once it was not renewed for a ttl.
+            ClaimResult::Busy(_) => {
+                b.claim_wait("limited", "b", LONG, SOON).unwrap().acquired().unwrap()
+            }
+        };
+        assert!(matches!(b.renew(&lease, LONG).unwrap(), RenewResult::Renewed(_)), "{engine}");
+        assert_eq!(b.value("limited").unwrap(), None, "{engine}");
+    });
+}
+
+#[test]
+fn a_thousand_names_are_read_with_what_some_of_them_carry() {
+    on_every_engine(|engine, open| {
+        let a = open();
+        let names: Vec<String> = (0..300).map(|number| format!("many {number:03}")).collect();
+        let leases: Vec<_> = names
+            .iter()
+            .map(|name| a.claim(name, "a", LONG).unwrap().acquired().unwrap())
+            .collect();
+        for lease in leases.iter().step_by(50) {
+            assert!(a.attach(lease, lease.name.as_str()).unwrap().is_done());
+            assert!(a.limit(lease, None, Some(0)).unwrap().is_done());
+        }
+        // Another handle knows none of the rows.
+        let answers = open().renew_all(&leases, LONG);
+        for (number, answer) in answers.into_iter().enumerate() {
+            let is_renewed = matches!(answer, Ok(RenewResult::Renewed(_)));
+            assert_eq!(is_renewed, number % 50 != 0, "{engine}: {number}: {answer:?}");
+        }
+        let values = open().values().unwrap();
+        assert_eq!(values.len(), 6, "{engine}: {values:?}");
+        assert!(values.iter().all(|(name, _, value)| *value == name.as_str().into()));
+        for lease in &leases {
+            let _ = a.release(lease).unwrap();
+        }
+        assert_eq!(a.purge(i64::MAX).unwrap(), 300, "{engine}");
+        assert_eq!(open().values().unwrap(), [], "{engine}: they are purged with their rows");
     });
 }
 

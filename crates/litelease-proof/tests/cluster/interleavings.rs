@@ -20,6 +20,7 @@ const SMALL: Bounds = Bounds {
     ticks: 2,
     failovers: 0,
     has_clock: false,
+    limits: false,
     until: None,
 };
 
@@ -56,6 +57,8 @@ fn every_short_history_keeps_every_promise() {
         Bounds { clients: 3, verbs: 3, verbs_each: 1, ..SMALL },
         Bounds { faults: 1, ..two },
         Bounds { faults: 1, has_clock: true, ..two },
+        Bounds { limits: true, ticks: 1, verbs: 3, ..SMALL },
+        Bounds { limits: true, faults: 1, ticks: 1, has_clock: true, ..two },
         Bounds { failovers: 1, ticks: 1, ..two },
         Bounds { failovers: 1, ticks: 1, has_clock: true, ..two },
         // A renewal is stored, its answer is lost, and a failover sets the clock past its lease.
@@ -79,6 +82,7 @@ fn every_history_that_is_a_little_longer_keeps_every_promise() {
         SMALL,
         Bounds { faults: 1, ..SMALL },
         Bounds { faults: 1, has_clock: true, ..three },
+        Bounds { limits: true, faults: 1, ticks: 1, ..three },
         Bounds { verbs: 2, faults: 2, ticks: 3, ..SMALL },
         Bounds { verbs: 2, faults: 1, failovers: 1, ..SMALL },
         Bounds { verbs: 2, faults: 1, failovers: 1, has_clock: true, ..SMALL },
@@ -92,7 +96,7 @@ fn longer_histories_keep_every_promise() {
     thread::scope(|scope| {
         for has_clock in [false, true] {
             scope.spawn(move || {
-                let bounds = Bounds { has_clock, until, ..LARGE };
+                let bounds = Bounds { has_clock, until, limits: true, ..LARGE };
                 let mut dice = Dice::new("interleavings");
                 let walked = stroll(bounds, None, &mut dice);
                 report(&format!("interleavings: {bounds:?}: {} random steps", walked.worlds));
@@ -164,4 +168,10 @@ fn trust_that_is_counted_from_the_answer_is_found() {
 #[test]
 fn a_purge_that_deletes_before_it_raises_the_floor_is_found() {
     check_finds(Bug::PurgeBeforeFloor, SMALL, TOKENS_GROW);
+}
+
+#[test]
+fn a_limit_that_is_not_compared_is_found() {
+    let bounds = Bounds { limits: true, ..SMALL };
+    check_finds(Bug::SideNotCompared, bounds, "a grant that is limited is not renewed");
 }

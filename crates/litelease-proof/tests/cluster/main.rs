@@ -18,6 +18,7 @@ mod service_faults;
 mod shared_scenarios;
 mod side_by_side;
 mod slow_lines;
+mod ticks;
 mod transactions;
 mod verbs;
 

@@ -2,6 +2,7 @@
 //! any step is repaired by the same command.
 
 use std::process::Stdio;
+use std::thread;
 
 use libc::SIGKILL;
 use litelease::{ClaimResult, Error, Lease, Litelease, RenewResult};
@@ -10,7 +11,11 @@ use litelease_proof::command::{Desk, Run, outcome};
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::rig::{LONG, acquired, eventually};
-use litelease_proof::server::Server;
+use litelease_proof::server::{Client, POOL, Server};
+use litelease_serve::{AccessKey, ClusterAccess, FileAccess};
+use serde_json::{Value, json};
+
+use crate::service::{Engine, Servers};
 
 fn start(desk: &Desk, url: &str, words: &[&str]) -> Run {
     let words = [&["move", "--to", url][..], words].concat();
@@ -214,17 +219,7 @@ fn what_cannot_be_moved_is_refused_with_what_to_do_and_nothing_is_changed() {
     refused(&[], "1 checkpoints");
     refused(&[], "--leave-behind");
 
-    // A service has read the floor of its tokens when it began.
     let cluster = Cluster::open(&url).unwrap();
-    let cluster = cluster.of_service();
-    let serve = cluster.claim("serve", "10.0.0.7:7070", LONG).unwrap().acquired().unwrap();
-    refused(&["--leave-behind"], "end every litelease serve");
-    cluster.release(&serve).unwrap();
-
-    let server = Server::start(&desk.file, &[]);
-    refused(&["--leave-behind"], "end litelease serve first");
-    assert!(server.stop());
-
     // A command that was broken still works for a while, and its successor would begin already.
     let run = desk.start(&["y"], "echo > began; while [ ! -e go ]; do sleep 0.02; done");
     desk.read("began");
@@ -236,6 +231,87 @@ fn what_cannot_be_moved_is_refused_with_what_to_do_and_nothing_is_changed() {
     let (code, _, errors) =
         outcome(&desk.run(&["move", "--to", &url, "--leave-behind", "--break"]));
     assert_eq!(code, 0, "{errors}");
+}
+
+/// Clients of the file's server are sent to the new place, where a service runs already. The move
+/// is killed after each step, and repeated.
+#[test]
+fn a_served_file_is_moved_to_an_engine_with_a_running_service_and_its_clients_are_sent_there() {
+    for (engine, found) in Engine::all() {
+        let url = found.url("moved_served");
+        let there = Servers::start(&url, 1, &["--open"]);
+        there.wait_for_all();
+        let desk = Desk::new();
+        let db = desk.db();
+        let (key, other) = (AccessKey::generate().unwrap(), AccessKey::generate().unwrap());
+        let server = Server::start(&desk.file, &[]);
+        let access = FileAccess::new(&db);
+        assert!(access.add("ci", &key.hash(), "claim:*\nobserve:*", None).unwrap());
+        let mut client = server.client();
+        let claim =
+            |name: &str, wait: f64| json!({ "name": name, "owner": "a", "ttl": 60, "wait": wait });
+        let held = client.ask("POST", "/v1/claim", &claim("held", 0.0), "").unwrap();
+        assert_eq!(held.status, 200, "{engine}: {held:?}");
+        let grant = held.json()["grant"].clone();
+        let mut waiter = server.client();
+        let wait = claim("held", 60.0);
+        let waits = thread::spawn(move || waiter.ask("POST", "/v1/claim", &wait, "").unwrap());
+
+        // The engine has a key of that name: it is said before the file is closed.
+        let keys = ClusterAccess::new(Cluster::open(&url).unwrap());
+        assert!(keys.add("ci", &other.hash(), "claim:*", None).unwrap());
+        let (code, _, errors) = outcome(&desk.run(&["move", "--to", &url]));
+        assert!(code == 69 && errors.contains("another access key called ci"), "{code}: {errors}");
+        assert_eq!(db.retirement().unwrap(), None);
+        assert!(keys.remove("ci").unwrap());
+
+        let run = start(&desk, &url, &[]);
+        eventually("the second step", || db.retirement().unwrap().is_some());
+        run.signal(SIGKILL);
+        run.end();
+        let gone = waits.join().unwrap();
+        assert!(gone.status == 410 && gone.error().contains(&url), "{engine}: {gone:?}");
+        for (method, path, body) in [
+            ("POST", "/v1/claim", claim("free", 0.0)),
+            ("POST", "/v1/claim", claim("held", 0.0)),
+            ("POST", "/v1/queue/send", json!({ "queue": "q", "body": "x" })),
+            ("POST", "/v1/transfer", json!({ "grant": grant, "new_owner": "b", "ttl": 60 })),
+            ("GET", "/v1/leases?name=free", Value::Null),
+        ] {
+            let gone = client.ask(method, path, &body, "").unwrap();
+            assert!(gone.status == 410 && gone.error().contains(&url), "{path}: {gone:?}");
+        }
+        // A client without a key does not get the address.
+        let mut stranger = Client::new(server.address);
+        for (method, path, body, status) in [
+            ("POST", "/v1/claim", claim("free", 0.0), 401),
+            ("GET", "/v1/leases?name=free", Value::Null, 401),
+            ("PUT", &*format!("/l/{POOL}"), json!({ "count": 1 }), 410),
+        ] {
+            let refused = stranger.ask(method, path, &body, "").unwrap();
+            assert_eq!(refused.status, status, "{engine}: {path}: {refused:?}");
+            assert!(!refused.body.contains(&url), "{engine}: {path}: {refused:?}");
+        }
+        let mut renew = |ttl: i64| {
+            client.ask("POST", "/v1/renew", &json!({ "grant": grant, "ttl": ttl }), "").unwrap()
+        };
+        assert_eq!(renew(60).status, 200, "{engine}: a holder keeps its lease to the end");
+
+        // The service there goes on above all of the file, while the move is not done.
+        let mut new = there.client(0);
+        let granted = new.ask("POST", "/v1/claim", &claim("free", 0.0), "").unwrap();
+        assert!(granted.json()["token"].as_i64() > Some(1 << 32), "{engine}: {granted:?}");
+        let run = start(&desk, &url, &[]);
+        let released = client.ask("POST", "/v1/release", &json!({ "grant": grant }), "").unwrap();
+        assert_eq!(released.status, 200);
+        let (code, errors) = run.end();
+        assert_eq!(code, 0, "{engine}: {errors}");
+        let (code, said, errors) = outcome(&desk.run(&["move", "--to", &url]));
+        assert!(code == 0 && said.contains("moved to"), "{engine}: {errors}");
+        let moved = keys.list().unwrap();
+        assert!(moved.iter().any(|row| row.name == "ci" && row.hash == key.hash()), "{engine}");
+        assert!(server.stop());
+    }
 }
 
 /// A command that runs under the file's lease while it is moved works on to its end.

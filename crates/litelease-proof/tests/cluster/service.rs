@@ -64,6 +64,7 @@ fn a_server_on_an_engine_plays_the_scenarios() {
     let only = if std::env::var_os("LITELEASE_STRESS_SECONDS").is_some() { "" } else { "pool" };
     for (name, engine) in Engine::all() {
         check(name, only, 100, || next(&engine));
+        check(name, "tick", 100, || next(&engine));
     }
 }
 

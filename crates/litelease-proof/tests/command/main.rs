@@ -9,3 +9,4 @@ mod run;
 mod terminal;
 mod ticks;
 mod work;
+mod writers;

@@ -203,16 +203,12 @@ fn what_makes_no_sense_is_refused_with_words_that_say_what_works() {
         (&["run", "--tick", "yesterday", "x", "--", "true"], "a time is a date"),
         (&["run", "--tick", "now", "--slots", "2", "x", "--", "true"], "--slots does not work"),
         (&["run", "--tick", "2999-01-01", "x", "--", "true"], "a minute ahead of the clock"),
-        (&["every", "1h", "x", "--server", "http://127.0.0.1:9", "--", "true"], "on a file only"),
-        (&["--db", "etcd://127.0.0.1:9/x", "ticks"], "on a file only"),
+        (&["every", "1h", "x", "--db", "etcd://127.0.0.1:9/x", "--", "true"], "need the service"),
+        (&["--db", "etcd://127.0.0.1:9/x", "ticks"], "need the service"),
         (&["ticks", "skip"], "required"),
         (&["every", "soon", "x", "--", "true"], "is no cron line"),
     ] {
-        let mut command = desk.command(words);
-        if words.contains(&"--server") {
-            command.env_remove("LITELEASE_DB");
-        }
-        let (code, said, errors) = outcome(&command.stdin(Stdio::null()).output().unwrap());
+        let (code, said, errors) = outcome(&desk.run(words));
         assert!(code == 64 || code == 69, "{words:?}: {code}");
         assert_eq!(said, "", "{words:?}");
         assert!(errors.contains(text), "{words:?}: {errors}");

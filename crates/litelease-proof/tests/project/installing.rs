@@ -84,11 +84,38 @@ fn the_extension_is_taken_from_where_cargo_has_built_it() {
     let (target, dist) = (folder.path().join("built"), folder.path().join("dist"));
     fs::create_dir_all(target.join("release")).unwrap();
     fs::write(target.join("release/liblitelease_ext.so"), "the extension").unwrap();
-    let told = run(project("scripts/dist-ext").env("CARGO_TARGET_DIR", &target).env("DIST", &dist));
+    let dist_ext = |platform: &[&str]| {
+        let mut script = project("scripts/dist-ext");
+        run(script.args(platform).env("CARGO_TARGET_DIR", &target).env("DIST", &dist))
+    };
+    let told = dist_ext(&[]);
     let copy = told.trim();
     assert!(copy.starts_with(dist.to_str().unwrap()), "{told}");
     assert_eq!(fs::read_to_string(copy).unwrap(), "the extension");
     run(Command::new("sha256sum").arg("-c").arg(format!("{copy}.sha256")).current_dir(&dist));
+
+    // One for another platform is named after that, and not after this machine.
+    let elsewhere = target.join("aarch64-unknown-linux-musl/release");
+    fs::create_dir_all(&elsewhere).unwrap();
+    fs::write(elsewhere.join("liblitelease_ext.so"), "for musl").unwrap();
+    let told = dist_ext(&["linux-musl-arm64"]);
+    assert!(told.ends_with("/litelease-extension-linux-musl-arm64.so\n"), "{told}");
+    assert_eq!(fs::read_to_string(told.trim()).unwrap(), "for musl");
+}
+
+/// Checks only that the compiler accepts it: that costs seconds, and needs no linker.
+#[test]
+fn the_calls_of_the_system_compile_for_other_systems() {
+    let sysroot = run(Command::new("rustc").args(["--print", "sysroot"]));
+    for target in ["aarch64-apple-darwin", "x86_64-unknown-freebsd"] {
+        if !Path::new(sysroot.trim()).join("lib/rustlib").join(target).exists() {
+            report(&format!("SKIPPED: compiling for {target}: rustup target add {target}"));
+            continue;
+        }
+        let mut cargo = project(env!("CARGO"));
+        cargo.args(["check", "-q", "--locked", "-p", "litelease-sys", "--target", target]);
+        run(cargo.args(PLANTED));
+    }
 }
 
 #[test]

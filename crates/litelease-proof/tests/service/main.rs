@@ -18,5 +18,6 @@ mod place_queues;
 mod queueing;
 mod serve;
 mod server_faults;
+mod ticks;
 mod tls;
 mod watching;

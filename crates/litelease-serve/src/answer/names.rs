@@ -3,8 +3,8 @@
 use litelease::{Error, Lease, LeaseRow, Litelease, Reason, Status};
 use litelease_wire as wire;
 use litelease_wire::{
-    Attached, Broken, CheckpointStored, EndedLease, Grant, KnownLease, Limited, OpenRequest,
-    Progressed, Refusal, Released, Value,
+    Attached, BegunTick, Broken, CheckpointStored, EndedLease, Finished, Grant, KnownLease,
+    Limited, OpenRequest, Progressed, Refusal, Released, TickChanged, Ticked, Value,
 };
 use serde::Serialize;
 
@@ -18,9 +18,9 @@ use crate::response::Response;
 pub(crate) enum NameAnswer {
     #[serde(skip)]
     Granted(Box<Granted>),
-    /// The name has a live lease.
+    /// The name has a live lease, whose holder may run a tick.
     #[serde(skip)]
-    Busy(Box<LeaseWithRemaining>),
+    Busy(Box<LeaseWithRemaining>, Option<i64>),
     #[serde(skip)]
     Refused(Box<Refusal>),
     Renewed(Grant),
@@ -32,6 +32,9 @@ pub(crate) enum NameAnswer {
     Progressed(Progressed),
     CheckpointStored(CheckpointStored),
     Requested(Box<OpenRequest>),
+    Finished(Finished),
+    Ticked(Ticked),
+    TickChanged(TickChanged),
 }
 
 /// A name was granted.
@@ -46,6 +49,8 @@ pub(crate) struct Granted {
     pub(crate) is_fetched: bool,
     /// The number of its row, unless this answer was given before.
     pub(crate) number: Option<i64>,
+    /// The tick that it runs.
+    pub(crate) tick: Option<BegunTick>,
 }
 
 /// A lease, the time that it has left, and the time since its grant began.
@@ -80,12 +85,30 @@ impl NameAnswer {
         }
     }
 
+    /// Returns the name of a tick that this answer begins, the tick, and whether it passes an older
+    /// one that was open.
+    pub(crate) fn begun_tick(&self) -> Option<(&str, i64, bool)> {
+        match self {
+            NameAnswer::Granted(granted) if !granted.is_fetched && granted.number.is_some() => {
+                let tick = granted.tick.as_ref().filter(|tick| tick.attempt == 1)?;
+                let name = &granted.lease.lease.name;
+                Some((name, tick.tick_ms, tick.passed_ms.is_some()))
+            }
+            NameAnswer::Ticked(Ticked { name, tick_ms, .. }) => Some((name, *tick_ms, false)),
+            _ => None,
+        }
+    }
+
     pub(super) fn effect(&self) -> Effect {
         match self {
-            NameAnswer::Granted(_) | NameAnswer::Busy(_) | NameAnswer::Refused(_) => {
+            NameAnswer::Granted(_) | NameAnswer::Busy(..) | NameAnswer::Refused(_) => {
                 Effect::Nothing
             }
-            NameAnswer::Released(_) | NameAnswer::Broken(_) => Effect::Freed,
+            NameAnswer::Released(_) | NameAnswer::Broken(_) | NameAnswer::Finished(_) => {
+                Effect::Freed
+            }
+            // Clients may wait for a tick that is taken now.
+            NameAnswer::Ticked(_) | NameAnswer::TickChanged(_) => Effect::Freed,
             NameAnswer::Transferred(_) => Effect::HandedOver,
             NameAnswer::Renewed(_)
             | NameAnswer::Attached(_)
@@ -99,13 +122,14 @@ impl NameAnswer {
     pub(super) fn respond(self, grant: Option<UndeliveredGrant>, jobs: &Jobs) -> Response {
         match self {
             NameAnswer::Granted(granted) => {
-                let Granted { lease, grant: secret, .. } = *granted;
-                Response::granting(&lease.with_secret(secret), grant, jobs)
+                let Granted { lease, grant: secret, tick, .. } = *granted;
+                let answer = Grant { tick, ..lease.with_secret(secret) };
+                Response::granting(&answer, grant, jobs)
             }
-            NameAnswer::Busy(current) => Response::refusal(
-                &current
-                    .busy("the name has a live owner: ask again later, or wait for it with wait"),
-            ),
+            NameAnswer::Busy(current, tick_ms) => {
+                let text = "the name has a live owner: ask again later, or wait for it with wait";
+                Response::refusal(&Refusal { tick_ms, ..current.busy(text) })
+            }
             NameAnswer::Refused(refusal) => Response::refusal(&refusal),
             answer => Response::json(200, &answer),
         }
@@ -139,7 +163,7 @@ impl LeaseWithRemaining {
     /// Adds the secret of the grant.
     pub(crate) fn with_secret(self, grant: String) -> Grant {
         let wire::Lease { expires_at_unix, expires_in, name, owner, token, .. } = self.into_wire();
-        Grant { expires_at_unix, expires_in, grant, name, owner, token }
+        Grant { expires_at_unix, expires_in, grant, name, owner, tick: None, token }
     }
 
     pub(crate) fn into_wire(self) -> wire::Lease {

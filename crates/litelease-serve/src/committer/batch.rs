@@ -324,6 +324,9 @@ impl Batch {
                 for other in given_up {
                     self.answer_grant(other, answer.clone());
                 }
+                if is_grant && job.tick().is_some() {
+                    waiting.refuse_taken(&job.id, file, self);
+                }
                 self.answer_grant(job, answer);
             }
             (answer, Some(error)) => {

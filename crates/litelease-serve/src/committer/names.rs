@@ -7,6 +7,7 @@ use litelease::{
 use litelease_wire::{Broken, Refusal, Released};
 
 use super::batch::{Done, Failed, Served, duration};
+use super::ticks::{self, Claimed};
 use crate::access::Names;
 use crate::answer::{Answer, Granted, LeaseWithRemaining, NameAnswer, rejected};
 use crate::high_water::NameGrant;
@@ -26,21 +27,29 @@ pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i6
     let random = secret::random().ok_or(JobError::Database)?;
     // Read before anything is written: a table that is not ours concerns this claim alone.
     let served = served_rows::by_name(db, name)?;
-    let claimed =
-        db.at(now_ms).claim_above(name, &claim.owner, duration(job.ttl_ms), claim.min_token)?;
-    let (lease, is_fetched) = match claimed {
-        ClaimResult::Acquired(lease) => (lease, false),
+    let Claimed { result, begun, running_ms } = match &claim.tick {
+        None => {
+            let ttl = duration(job.ttl_ms);
+            let result = db.at(now_ms).claim_above(name, &claim.owner, ttl, claim.min_token)?;
+            Claimed { result, begun: None, running_ms: None }
+        }
+        Some(wish) => match ticks::claim(file, name, claim, wish, job.ttl_ms, now_ms)? {
+            Ok(claimed) => claimed,
+            Err(refused) => return Ok(refused),
+        },
+    };
+    let (lease, is_fetched, tick) = match result {
+        ClaimResult::Acquired(lease) => (lease, false, begun),
         ClaimResult::Busy(current) => {
             match prior_stored(file, served.as_ref(), &current, claim, key, now_ms)? {
-                Prior::Fetch => (current, true),
-                Prior::Again(grant) => {
-                    let lease = LeaseWithRemaining::at(now_ms, current);
-                    let (has_key, is_fetched, number) = (true, false, None);
-                    return Ok(granted(Granted { lease, grant, has_key, is_fetched, number }));
+                Prior::Fetch => {
+                    let tick = ticks::running(db, name, current.token)?;
+                    (current, true, tick)
                 }
+                Prior::Again(grant) => return again(db, claim, current, grant, now_ms),
                 Prior::None => {
                     let current = LeaseWithRemaining::found(db, now_ms, current)?;
-                    return Ok(NameAnswer::Busy(Box::new(current)).into());
+                    return Ok(NameAnswer::Busy(Box::new(current), running_ms).into());
                 }
             }
         }
@@ -53,7 +62,18 @@ pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i6
     // The name is claimed already, so the claim must not stay without its secret.
     let grant = stored.map_err(Failed::Batch)?;
     let (lease, has_key) = (LeaseWithRemaining::at(now_ms, lease), key.is_some());
-    Ok(granted(Granted { lease, grant, has_key, is_fetched, number }))
+    Ok(granted(Granted { lease, grant, has_key, is_fetched, number, tick }))
+}
+
+/// Returns the answer to a claim that repeats an earlier one.
+fn again(db: &Litelease, claim: &Claim, current: Lease, grant: String, now_ms: i64) -> Done {
+    let tick = match &claim.tick {
+        Some(_) => ticks::running(db, &current.name, current.token)?,
+        None => None,
+    };
+    let lease = LeaseWithRemaining::at(now_ms, current);
+    let (has_key, is_fetched, number) = (true, false, None);
+    Ok(granted(Granted { lease, grant, has_key, is_fetched, number, tick }))
 }
 
 fn granted(granted: Granted) -> Answer {

@@ -10,6 +10,8 @@ use crate::job::GrantJob;
 #[derive(Default)]
 pub(super) struct Queue {
     jobs: BTreeMap<u64, Vec<GrantJob>>,
+    /// A claim of a tick has waited here.
+    has_ticks: bool,
 }
 
 impl Queue {
@@ -29,6 +31,7 @@ impl Queue {
 
     /// Adds a request, or lets it share the entry of one with the same key.
     pub(super) fn join(&mut self, job: GrantJob) {
+        self.has_ticks |= job.tick().is_some();
         let is_same = |other: &GrantJob| other.repeats(&job);
         let shared = match job.key {
             Some(_) => self.jobs.values_mut().find(|sharing| sharing.iter().any(is_same)),
@@ -38,6 +41,11 @@ impl Queue {
             Some(sharing) => sharing.push(job),
             None => _ = self.jobs.insert(job.sequence, vec![job]),
         }
+    }
+
+    /// Checks whether claims of ticks may be among the requests.
+    pub(super) fn has_ticks(&self) -> bool {
+        self.has_ticks
     }
 
     /// Removes a request. Returns whether it was there.

@@ -9,6 +9,7 @@ use super::wait_lists::WaitLists;
 use crate::access::{Caller, Keys, Which};
 use crate::answer::{Attachments, LeaseWithRemaining};
 use crate::job::{Id, JobError};
+use crate::metrics::{MOST_NAMES, OTHERS};
 use crate::value;
 
 /// How many rows one page of leases may read, because other requests wait meanwhile.
@@ -52,9 +53,39 @@ impl Reader<'_> {
         self.keys.check(caller, scope, names.names(), self.now_ms)
     }
 
+    /// Checks whether a client may do something that one of several scopes allows.
+    pub(crate) fn check_any(
+        &self,
+        caller: Caller,
+        scopes: &[Scope],
+        names: &Which,
+    ) -> Result<(), JobError> {
+        let mut checked = Ok(());
+        for scope in scopes {
+            checked = self.check(caller, *scope, names);
+            if checked.is_ok() {
+                break;
+            }
+        }
+        checked
+    }
+
     /// Checks whether a client has a valid key, whatever that allows.
     pub(crate) fn check_key(&self, caller: Caller) -> Result<(), JobError> {
         self.keys.check_key(caller, self.now_ms)
+    }
+
+    /// Returns how many seconds ago the newest tick of each name was planned that was done. Of more
+    /// names than metrics may have, the oldest one stands for the others.
+    pub(crate) fn ticks_done(&self) -> Result<Vec<(String, f64)>, JobError> {
+        let ticks = self.read(|db, now_ms| db.at(now_ms).ticks())?;
+        let age = |done_ms: i64| self.now_ms.saturating_sub(done_ms) as f64 / 1000.0;
+        let ages = ticks.into_iter().map(|info| (info.name, info.tick.newest_done_ms().map(age)));
+        let mut ages = ages.filter_map(|(name, age)| Some((name, age?)));
+        let mut done: Vec<(String, f64)> = ages.by_ref().take(MOST_NAMES).collect();
+        let others = ages.map(|(_, age)| age).reduce(f64::max);
+        done.extend(others.map(|age| (OTHERS.to_owned(), age)));
+        Ok(done)
     }
 
     /// Runs another read of the database.

@@ -61,6 +61,9 @@ pub(super) struct ServedFile {
     keys: Keys,
     keys_version: Option<i64>,
     bounds: Bounds,
+    /// Where the leases of the file went, and the `data_version` at which that was read.
+    moved_to: Option<&'static str>,
+    moved_version: Option<i64>,
     /// Counts how often the access keys may have changed.
     metrics: Arc<Metrics>,
 }
@@ -87,6 +90,8 @@ impl ServedFile {
             keys: if options.open { Keys::Open } else { Keys::Unreadable },
             keys_version: None,
             bounds: Bounds::new(options),
+            moved_to: None,
+            moved_version: None,
             metrics,
         }
     }
@@ -101,7 +106,28 @@ impl ServedFile {
     pub(super) fn begin(&mut self) -> Result<(), Failure> {
         self.changes_at_begin = self.db.conn().total_changes();
         self.check()?;
-        Ok(self.db.begin_batch()?)
+        self.db.begin_batch()?;
+        self.refresh_retirement()
+    }
+
+    /// Finds out whether another process has retired the file since the last time. Inside a
+    /// transaction none can.
+    pub(super) fn refresh_retirement(&mut self) -> Result<(), Failure> {
+        if self.mirror.is_some() || self.moved_to.is_some() {
+            return Ok(());
+        }
+        let version = Some(self.data_version()?);
+        if self.moved_version != version {
+            // The text is needed until this process ends.
+            self.moved_to = self.db.retirement()?.map(|found| &*found.moved_to.leak());
+            self.moved_version = version;
+        }
+        Ok(())
+    }
+
+    /// Returns the error for what would begin something, if the leases of the file went elsewhere.
+    pub(super) fn moved(&self) -> Option<JobError> {
+        self.moved_to.map(JobError::Moved)
     }
 
     /// Commits if `done` is `Ok`, otherwise rolls back. `answered` are the names that something is
@@ -135,6 +161,9 @@ impl ServedFile {
     /// by writing. Returns the reason if it cannot.
     pub(super) fn check_writable(&mut self) -> Result<(), &'static str> {
         self.check().map_err(|error| error.reason())?;
+        if self.moved_to.is_some() {
+            return Err("the leases of this server went to another place");
+        }
         match self.last_write {
             Some((at, outcome)) if at.elapsed() < WRITE_OUTCOME_VALID_FOR => outcome,
             _ => self.probe(),

@@ -12,6 +12,7 @@ use litelease_wire::Waiter;
 use super::batch::{Batch, Served, lend, split};
 use super::expiry_schedule::ExpirySchedule;
 use super::queue::Queue;
+use super::ticks;
 use super::undelivered::RETRY_PAUSE_MS;
 use crate::access::Caller;
 use crate::answer::Answer;
@@ -93,15 +94,15 @@ impl WaitLists {
         repeated
     }
 
-    /// Answers every waiter that the server is stopping.
-    pub(super) fn stop(&mut self) {
+    /// Answers every waiter with the reason why nothing is granted any more.
+    pub(super) fn stop(&mut self, reason: JobError) {
         self.count = 0;
         self.expiries.clear();
         for (_, mut queue) in self.queues.drain() {
             while let Some(waiting) = queue.pop() {
                 for job in waiting {
                     // The client may be gone.
-                    let _ = job.reply.send(Err(JobError::Stopping));
+                    let _ = job.reply.send(Err(reason));
                 }
             }
         }
@@ -138,8 +139,24 @@ impl WaitLists {
                 return Err(error);
             }
         }
+        self.refuse_taken(id, file, batch);
         self.remove_if_empty(id);
         Ok(())
+    }
+
+    /// Answers the claims of this name whose tick is taken: they would wait for nothing.
+    pub(super) fn refuse_taken(&mut self, id: &Id, file: &Served<'_>, batch: &mut Batch) {
+        let Some(queue) = self.queues.get_mut(id).filter(|queue| queue.has_ticks()) else { return };
+        // If it cannot be read, the claims get the error when they are served.
+        let Ok(Some(info)) = file.db.at(batch.now_ms).newest_tick(id) else { return };
+        let refusal = |job: &GrantJob| job.tick().and_then(|wish| ticks::taken_for(&info, wish));
+        while let Some(sharing) = queue.take(|job| refusal(job).is_some()) {
+            self.count = self.count.saturating_sub(sharing.len());
+            for job in sharing.into_iter().filter(GrantJob::begin_serving) {
+                let answer = refusal(&job).unwrap_or(Answer::NoneFree);
+                batch.answer_grant(job, Ok(answer));
+            }
+        }
     }
 
     /// Gives a lease that was transferred to its new owner, if that waits for it.
@@ -234,7 +251,10 @@ impl WaitLists {
                 return match db.at(now_ms).inspect(name) {
                     Ok(Some(current)) => {
                         self.expiries.set(id, current.expires_at_ms);
-                        file.was_handed_over(&current) && self.has_owner(id, &current.owner)
+                        // Their tick may be taken.
+                        self.queues.get(id).is_some_and(Queue::has_ticks)
+                            || (file.was_handed_over(&current)
+                                && self.has_owner(id, &current.owner))
                     }
                     // The name is free, or the file fails: the waiters must get an answer.
                     Ok(None) | Err(_) => true,

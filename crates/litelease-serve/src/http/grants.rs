@@ -51,15 +51,8 @@ impl Handle for LastCheckpoint {
     async fn handle(self, context: Context<'_>) -> Handled {
         let (caller, scopes) = (context.caller, context.call.scopes);
         let found = context.app.read(false, None, move |reader| {
-            let names = Which::One(self.name.as_str().into());
-            let mut checked = Ok(());
-            for scope in scopes {
-                checked = reader.check(caller, *scope, &names);
-                if checked.is_ok() {
-                    break;
-                }
-            }
-            checked.and_then(|()| reader.last_checkpoint(&self.name))
+            reader.check_any(caller, scopes, &Which::One(self.name.as_str().into()))?;
+            reader.last_checkpoint(&self.name)
         });
         Ok(Response::json(200, &found.await?))
     }

@@ -1,5 +1,6 @@
 //! Calls on names: claims, renewals, and reads of leases.
 
+use litelease::TickRequest;
 use litelease_wire::{
     Break, Claim, LeaseEvents, LeasePage, Leases, ListLeases, Name, Refusal, Release, RenewLease,
     Transfer,
@@ -10,15 +11,20 @@ use crate::access::Which;
 use crate::answer::{Answer, known};
 use crate::committer::{NameState, names};
 use crate::events::{self, Target};
-use crate::job::{self, Id, Reported, Wanted};
-use crate::response::Response;
+use crate::job::{self, Id, Reported, TickWish, Wanted};
+use crate::response::{HttpError, Response};
 
 impl Handle for Claim {
     async fn handle(self, context: Context<'_>) -> Handled {
-        let Claim { name, owner, ttl, wait, min_token, note } = self;
+        let Claim { name, owner, ttl, wait, min_token, note, tick_ms, attempts, schedule } = self;
         not_of_process("owner", &owner)?;
+        let tick = tick_wish(tick_ms, attempts, schedule)?;
+        if tick.is_some() && min_token.is_some() {
+            return Err(HttpError::new(400, "give min_token or tick_ms, and not both"));
+        }
         let (app, caller, scope) = (context.app, context.caller, context.scope());
         let claim = job::Claim::new(caller, owner, min_token.unwrap_or(0), note);
+        let claim = job::Claim { tick, ..claim };
         let (id, wanted) = (Id::Name(name.as_str().into()), Wanted::Name(Box::new(claim)));
         let answer = context.grant(&id, wanted, ttl, wait)?.await?;
         if !matches!(answer, Answer::NoneFree) {
@@ -102,6 +108,23 @@ impl Handle for LeaseEvents {
         let target = Target::Names(which(self.name, self.prefix)?, context.caller);
         events::stream(context.app, target).await
     }
+}
+
+/// Returns the tick that a claim asks for.
+fn tick_wish(
+    tick_ms: Option<i64>,
+    attempts: Option<i64>,
+    schedule: Option<String>,
+) -> Result<Option<Box<TickWish>>, HttpError> {
+    let Some(tick_ms) = tick_ms else {
+        return match attempts.is_none() && schedule.is_none() {
+            true => Ok(None),
+            false => Err(HttpError::new(400, "attempts and schedule are for a tick: add tick_ms")),
+        };
+    };
+    let usual = TickRequest::from(tick_ms);
+    let asked = TickRequest { attempts: attempts.unwrap_or(usual.attempts), ..usual };
+    Ok(Some(Box::new(TickWish { asked, schedule })))
 }
 
 fn one(name: &str, state: NameState) -> Name {

@@ -169,7 +169,7 @@ impl Names {
 
     /// Returns the row of a name as it was seen last.
     pub(super) fn seen(&self, name: &str) -> LoadedRow {
-        let absent = || LoadedRow { name: name.to_owned(), version: 0, row: None };
+        let absent = || LoadedRow::absent(name);
         self.rows.get(name).map_or_else(absent, |known| known.seen.clone())
     }
 
@@ -263,7 +263,7 @@ impl Names {
         let tenure = part.row.as_ref().and_then(|row| row.tenure.as_ref());
         let until_ms = tenure.map_or(i64::MIN, |tenure| tenure.until_ms);
         let name = part.before.name.clone();
-        let seen = LoadedRow { name: name.clone(), version, row: Some(row) };
+        let seen = LoadedRow { version, row: Some(row), ..LoadedRow::absent(&name) };
         self.rows.insert(name, Known { seen, since, is_ours: true, until_ms });
     }
 }

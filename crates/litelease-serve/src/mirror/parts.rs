@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn parts_with_long_names_and_values_are_sent_in_several_requests() {
         let part = |bytes: usize| {
-            let before = LoadedRow { name: "n".repeat(1_024), version: 0, row: None };
+            let before = LoadedRow::absent(&"n".repeat(1_024));
             let rows = vec![(Vec::new(), Some(vec![0; bytes]))];
             (Part { before, row: None, condition: Condition::None, rows }, Vec::new())
         };

@@ -40,9 +40,11 @@ pub(super) const MOMENTS: [(&str, &str); 10] = [
 ];
 
 /// The tables whose rows belong to the name in their column `name`, and are stored with it.
-const OF_NAMES: [&str; 7] = [
+const OF_NAMES: [&str; 9] = [
     "litelease_checkpoints",
+    "litelease_finished",
     "litelease_limits",
+    "litelease_newest_ticks",
     "litelease_reads",
     "litelease_requests",
     "litelease_served",

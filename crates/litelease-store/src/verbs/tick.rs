@@ -1,15 +1,15 @@
 //! Ticks.
 
 use litelease_core::{
-    ClaimTickResult, DEFAULT_TICK_ATTEMPTS, FinishTickResult, NewestTick, TickChange, TickOutcome,
-    TickRequest, TickResult, TickState,
+    ClaimTickResult, DEFAULT_TICK_ATTEMPTS, FinishTickResult, NewestTick, TickChange, TickInfo,
+    TickOutcome, TickRequest, TickResult, TickState,
 };
 
 use super::answers::{Form, Plain, case, lease, optional, optional_text, text};
 use super::queue::or_roll_back;
 use super::{Answer, Arguments, Listing, collected};
 use crate::tick::TickClaim;
-use crate::{Error, OwnedValue, Store, TickInfo, When};
+use crate::{Error, OwnedValue, Store, When};
 
 /// SQL: 1 for the first, 0 if the tick is taken.
 pub(super) fn tick(store: &Store, given: &Arguments<'_>) -> Result<OwnedValue, Error> {

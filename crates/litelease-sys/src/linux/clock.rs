@@ -19,9 +19,10 @@ pub fn monotonic() -> Duration {
 /// Returns 128 random bits from the system, if it has any.
 pub fn random_bytes() -> Option<[u8; 16]> {
     let mut bytes = [0; 16];
-    // For musl, the libc crate has only `getrandom`.
+    // The function of that name is younger than the oldest glibc that release files run on.
     // SAFETY: the buffer is writable and has the given length.
-    let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    let filled =
+        unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0u32) };
     (filled == 16).then_some(bytes)
 }
 

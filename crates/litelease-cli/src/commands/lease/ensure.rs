@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use litelease::ClaimResult;
 
+use crate::Common;
 use crate::duration::parse_positive;
 use crate::exit::{Result, code};
 use crate::output::{answer, busy, lease};
-use crate::{Common, database};
+use crate::target::Target;
 
 /// Claim a name, or renew the lease that the owner already has, and print its token
 ///
@@ -28,8 +29,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_patiently(common, Duration::ZERO)?;
-    match db.ensure(&args.name, &args.owner, args.ttl)? {
+    match Target::open(common)?.ensure(&args.name, &args.owner, args.ttl)? {
         ClaimResult::Acquired(granted) => {
             // If this cannot be printed, nothing is released: the lease may be an older one, and
             // repeating the command prints the same token.

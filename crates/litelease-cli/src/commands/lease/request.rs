@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use litelease::{ClaimResult, Identity};
 
+use crate::Common;
 use crate::commands::grant::unless_told;
 use crate::commands::nesting;
 use crate::duration::{parse, parse_positive};
 use crate::exit::Result;
 use crate::output::{answer, busy, lease};
-use crate::target::Target;
+use crate::target::{Claim, Target};
 use crate::waiting::while_waiting;
-use crate::{Common, database};
 
 /// Ask the holder of a name to give it up, wait for it, and print the new token
 ///
@@ -40,15 +40,16 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let Args { name, within, ttl, wait } = args;
     let wait = wait.unwrap_or(Duration::MAX);
-    let db = database::open_patiently(common, wait)?;
-    nesting::check(&Target::open(common)?, &name)?;
+    let place = Target::open(common)?;
+    nesting::check(&place, &name)?;
     // The script that called this one goes on; its text is fresh for each attempt.
     let who = Identity::of_parent().to_string();
-    let claimed = while_waiting(common, &name, || db.request_wait(&name, &who, ttl, within, wait))?;
+    let claim = Claim { name: &name, owner: &who, ttl, wait, above: None };
+    let claimed = while_waiting(common, &name, || place.request_wait(&claim, within))?;
     match claimed {
         ClaimResult::Acquired(granted) => {
             let told = answer(common, lease(&granted), &granted.token.to_string());
-            unless_told(&Target::open(common)?, &granted, told)
+            unless_told(&place, &granted, told)
         }
         ClaimResult::Busy(current) => busy(common, &current),
     }

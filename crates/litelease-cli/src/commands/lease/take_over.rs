@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use litelease::Identity;
 
+use crate::Common;
 use crate::commands::grant::unless_told;
 use crate::commands::{is_sure, nothing_was_done};
 use crate::duration::parse_positive;
 use crate::exit::Result;
 use crate::output::{answer, complain, lease, owner, printable};
 use crate::target::Target;
-use crate::{Common, database};
 
 /// End any holder's lease and claim the name in one step, and print the new token
 ///
@@ -36,23 +36,22 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let Args { name, owner: who, ttl, yes } = args;
-    let db = database::open_patiently(common, Duration::ZERO)?;
-    if !yes && let Some(current) = db.inspect(&name)? {
-        let (file, token) = (database::path(common)?, current.token);
-        let (shown, who) = (printable(&name), owner(&current.owner));
+    let place = Target::open(common)?;
+    if !yes && let Some(current) = place.inspect(&name)? {
+        let (shown, who, token) = (printable(&name), owner(&current.owner), current.token);
         let question =
-            format!("Take {shown} over from {who} (token {token}) in {}?", file.display());
+            format!("Take {shown} over from {who} (token {token}) in {}?", place.shown());
         if !is_sure(&question, "take it over")? {
             return Ok(nothing_was_done());
         }
     }
     let who = who.unwrap_or_else(|| Identity::of_parent().to_string());
-    let taken = db.take_over(&name, &who, ttl)?;
+    let taken = place.take_over(&name, &who, ttl)?;
     let told = answer(common, lease(&taken.lease), &taken.lease.token.to_string());
     let is_told = told.is_ok() && !common.quiet && !common.json;
     if let Some(from) = taken.from.filter(|_| is_told) {
         let (name, who) = (printable(&name), owner(&from.owner));
         complain(&format!("litelease: {name} was taken over from {who}, token {}", from.token));
     }
-    unless_told(&Target::open(common)?, &taken.lease, told)
+    unless_told(&place, &taken.lease, told)
 }

@@ -190,6 +190,24 @@ BEGIN
   RETURN seen;
 END $litelease$;
 
+-- Returns the end that a renewal up to `until_ms` may have by what is stored beside the row, or NULL if it is refused.
+CREATE OR REPLACE FUNCTION {s}.admitted(name text, token bigint, until_ms bigint, now_ms bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $litelease$
+DECLARE
+  payload json;
+BEGIN
+  SELECT b.value::json INTO payload FROM {s}.beside b
+    WHERE b.name = admitted.name AND b.kind = 'p' AND b.token = admitted.token;
+  IF (payload ->> 'not_after')::bigint <= now_ms
+    OR (payload ->> 'progress_at')::numeric + (payload ->> 'within')::numeric <= now_ms
+    OR (payload ->> 'until')::bigint <= now_ms AND (payload ->> 'repeated_at')::numeric + 10000 > now_ms
+  THEN
+    RETURN NULL;
+  END IF;
+  -- What is NULL is passed over.
+  RETURN least(until_ms, (payload ->> 'not_after')::bigint);
+END $litelease$;
+
 -- Prolongs a live lease and returns its token, or NULL. Never shortens it, and never revives one.
 CREATE OR REPLACE FUNCTION {s}.renew(name text, owner text, ttl_ms bigint, now_ms bigint DEFAULT NULL,
   token bigint DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql
@@ -197,6 +215,7 @@ SET search_path = pg_catalog, pg_temp AS $litelease$
 DECLARE
   seen {s}.resources;
   at_ms bigint;
+  new_until_ms bigint;
 BEGIN
   PERFORM {s}.check_name(renew.name);
   PERFORM {s}.check_ask(renew.name, renew.owner, ttl_ms);
@@ -204,8 +223,9 @@ BEGIN
   seen := {s}.live(renew.name, renew.owner, renew.token, now_ms, false);
   IF seen.name IS NULL THEN RETURN NULL; END IF;
   at_ms := coalesce(now_ms, {clock});
-  PERFORM {s}.put(seen, seen.name, seen.owner, seen.token,
-    greatest(seen.lease_expires_at_ms, {s}.until_ms(ttl_ms, at_ms)), at_ms);
+  new_until_ms := {s}.admitted(seen.name, seen.token, {s}.until_ms(ttl_ms, at_ms), at_ms);
+  IF new_until_ms IS NULL THEN RETURN NULL; END IF;
+  PERFORM {s}.put(seen, seen.name, seen.owner, seen.token, greatest(seen.lease_expires_at_ms, new_until_ms), at_ms);
   RETURN seen.token;
 END $litelease$;
 

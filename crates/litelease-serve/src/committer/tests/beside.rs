@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use litelease::Scope;
+use litelease::{Scope, TickOutcome, TickRequest};
 use litelease_cluster::engine::{
     Change, Commit, Committed, Condition, EngineFacts, Error as EngineError, Loaded, LoadedRow,
     Part, RowChange, Stored, StoredRow,
@@ -20,13 +20,14 @@ use litelease_cluster::{
     RenewResult,
 };
 use litelease_hold::{Acquired, Clock, Granted, Home, Keeper, SystemClock, keep};
+use litelease_wire::BegunTick;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::names;
 use super::super::*;
 use crate::access::Caller;
 use crate::answer::NameAnswer;
-use crate::job::{Claim, GrantJob, Jobs, Task, WaitState, Wanted, Work, channel};
+use crate::job::{Claim, GrantJob, Jobs, Task, TickWish, WaitState, Wanted, Work, channel};
 use crate::mirror::Mirror;
 use crate::pending_grant::deliver;
 use crate::planted::{Planted, plant};
@@ -42,6 +43,8 @@ const OWNERS: [&str; 2] = ["a", HTTP];
 const HTTP: &str = "http";
 const TICK_MS: i64 = 2_500;
 const START_MS: i64 = 1_000_000_000;
+/// How often a tick is planned.
+const PERIOD_MS: i64 = 20_000;
 const NAMES: [&str; 2] = ["x", "y"];
 /// No wall clock is wrong by more.
 const MOST_SKEW_MS: i64 = 50_000;
@@ -72,6 +75,8 @@ enum Bug {
     OwnTime,
     /// It says no from memory.
     NoFromMemory,
+    /// It stores ticks whether or not the row of the name is the same.
+    TicksApart,
     /// One that is planted in the service itself.
     Planted(Planted),
 }
@@ -135,6 +140,12 @@ struct Track {
     breaks: u32,
     /// The newest row, and since which step its token is the newest.
     row: Option<(StoredRow, u64)>,
+    /// The tokens of grants with a tick, and that of each attempt of each tick.
+    with_tick: BTreeSet<i64>,
+    begun: BTreeMap<(i64, i64), i64>,
+    /// The newest tick that was finished, the token that did it, and the step at which that was
+    /// answered.
+    finished: Option<(i64, i64, u64)>,
 }
 
 struct World {
@@ -313,6 +324,40 @@ impl World {
         track.believers.push(Believer { token, until_ms });
     }
 
+    /// Takes note of the tick of a grant. `asked` is there if it was not granted before.
+    fn begun(&self, name: &'static str, token: i64, tick: &BegunTick, asked: Option<&Start>) {
+        let mut names = self.names.borrow_mut();
+        let track = names.entry(name).or_default();
+        track.with_tick.insert(token);
+        let BegunTick { tick_ms, attempt, .. } = *tick;
+        let Some(asked) = asked else { return };
+        // Claims with one key share their answer.
+        if track.begun.insert((tick_ms, attempt), token).is_some_and(|other| other != token) {
+            self.breaks(format!("{name}: attempt {attempt} of {tick_ms} was granted twice"));
+        }
+        let is_over = |(done_ms, _, step): (i64, i64, u64)| done_ms >= tick_ms && step < asked.step;
+        if track.finished.is_some_and(is_over) {
+            self.breaks(format!("{name}: {tick_ms} was granted after it was finished"));
+        }
+    }
+
+    /// Takes note of a tick that was finished.
+    fn finished(&self, name: &str, tick_ms: i64, token: i64, asked: &Start) {
+        let mut names = self.names.borrow_mut();
+        let track = names.get_mut(name).unwrap();
+        if token < asked.broken_below {
+            self.breaks(format!("{name}: {token} has finished {tick_ms}, though it was broken"));
+        }
+        let is_other = |(done_ms, by, _): (i64, i64, u64)| done_ms == tick_ms && by != token;
+        if track.finished.is_some_and(is_other) {
+            self.breaks(format!("{name}: {tick_ms} was finished twice"));
+        }
+        let newest_ms = track.finished.map_or(i64::MIN, |(done_ms, ..)| done_ms);
+        if tick_ms > newest_ms {
+            track.finished = Some((tick_ms, token, self.step.get()));
+        }
+    }
+
     fn renewed(&self, name: &str, token: i64, asked: &Start, left_ms: i64) {
         self.notes(|| format!("{name}: {token} is told to last for {left_ms}"));
         let mut names = self.names.borrow_mut();
@@ -412,10 +457,12 @@ impl World {
 
     fn asked(&self, name: &str) -> Start {
         let granted = self.names.borrow().get(name).and_then(|track| track.granted.last().copied());
+        let broken_below = self.names.borrow().get(name).map_or(0, |track| track.broken_below);
         Start {
             at_ms: self.now_ms.get(),
             step: self.step.get(),
             floor: self.raised.get().max(granted.unwrap_or(0)),
+            broken_below,
         }
     }
 }
@@ -425,6 +472,8 @@ struct Start {
     at_ms: i64,
     step: u64,
     floor: i64,
+    /// Smaller tokens were broken by then.
+    broken_below: i64,
 }
 
 impl Start {
@@ -525,7 +574,7 @@ impl Engine for Line {
         let world = world();
         let (token, incarnation) = (commit.writer.1, commit.incarnation);
         let mut floor_version = commit.floor_version;
-        let (mut parts, rows) = (commit.parts.to_vec(), commit.rows.to_vec());
+        let (mut parts, mut rows) = (commit.parts.to_vec(), commit.rows.to_vec());
         world.between();
         let now = |name: &str| world.engine.load(&[name]).unwrap().rows.remove(0);
         if let Some(Bug::WriterAlone | Bug::NoFloor | Bug::OwnFloor) = world.bug {
@@ -550,6 +599,15 @@ impl Engine for Line {
                 }
                 Some(Bug::NoFromMemory) if part.row.is_none() => part.before = newest,
                 _ => {}
+            }
+        }
+        if world.bug == Some(Bug::TicksApart) {
+            let is_of_tick = |(key, _): &RowChange| {
+                let key = String::from_utf8_lossy(key);
+                key.contains("litelease_newest_ticks") || key.contains("litelease_finished")
+            };
+            for part in &mut parts {
+                rows.extend(part.rows.extract_if(.., |row| is_of_tick(row)));
             }
         }
         match world.send(Request::Commit { token, floor_version, incarnation, parts, rows })? {
@@ -672,6 +730,7 @@ enum Kind {
     Claim,
     Renew(i64),
     Release(i64),
+    Finish(i64),
     Transfer,
     Break,
 }
@@ -752,6 +811,10 @@ impl Served {
             (7..=8, Some((name, token, secret))) => {
                 grants.pop();
                 world.gives_up(name, token);
+                let has_tick = world.names.borrow()[name].with_tick.contains(&token);
+                if has_tick && world.below(4) > 0 {
+                    return self.finish(world, (name, token), secret);
+                }
                 (name, Kind::Release(token), work(on(&secret, false), reply))
             }
             (10, Some((name, token, secret))) => {
@@ -767,7 +830,11 @@ impl Served {
             (at, _) => {
                 self.sequence += 1;
                 let caller = Caller::default();
-                let claim = Claim::new(caller, HTTP.into(), 0, None);
+                let tick_ms = service_clock() / PERIOD_MS * PERIOD_MS;
+                let request = TickRequest { tick_ms, attempts: 3 };
+                let wish = Box::new(TickWish { asked: request, schedule: None });
+                let tick = (world.below(2) == 0).then_some(wish);
+                let claim = Claim { tick, ..Claim::new(caller, HTTP.into(), 0, None) };
                 key = ["k", "l"].get(usize::try_from(world.below(4)).unwrap()).copied();
                 let job = GrantJob {
                     id: Id::Name(name.into()),
@@ -785,6 +852,23 @@ impl Served {
         world.notes(|| format!("{name}: a client asks to {kind:?}"));
         let asked = Start { floor: world.asked(name).floor, ..asked };
         self.pending.push(Pending { name, key, kind, asked, answer });
+        assert!(self.jobs.send(job).is_ok());
+    }
+
+    /// Asks to finish the tick of a grant.
+    fn finish(&mut self, world: &World, (name, token): (&'static str, i64), secret: String) {
+        let (reply, answer) = oneshot::channel();
+        let same = secret.clone();
+        let task = Task::Grant(
+            secret,
+            Box::new(move |file, on, now_ms| {
+                ticks::finish(file, on, &same, TickOutcome::Done, now_ms)
+            }),
+        );
+        let (caller, scope, kind) = (Caller::default(), Scope::Operate, Kind::Finish(token));
+        let (asked, key) = (world.asked(name), None);
+        self.pending.push(Pending { name, key, kind, asked, answer });
+        let job = Job::Work(Box::new(Work { caller, scope, task, reply }));
         assert!(self.jobs.send(job).is_ok());
     }
 
@@ -812,9 +896,15 @@ impl Served {
                         Some(key) => world.granted_to_key((name, key), token, &asked, left_ms),
                         None => world.granted(name, token, &asked, left_ms),
                     }
+                    if let Some(tick) = &granted.tick {
+                        world.begun(name, token, tick, (!is_old).then_some(&asked));
+                    }
                     world.grants.borrow_mut().push((name, token, granted.grant));
                 }
-                (Kind::Claim, Ok(Answer::Name(NameAnswer::Busy(_)))) => world.busy(name, &asked),
+                (Kind::Finish(token), Ok(Answer::Name(NameAnswer::Finished(finished)))) => {
+                    world.finished(name, finished.tick_ms, token, &asked);
+                }
+                (Kind::Claim, Ok(Answer::Name(NameAnswer::Busy(..)))) => world.busy(name, &asked),
                 (Kind::Renew(token), Ok(Answer::Name(NameAnswer::Renewed(renewed)))) => {
                     world.renewed(name, token, &asked, renewed.expires_in.ms);
                 }
@@ -925,6 +1015,7 @@ fn planted_bugs_are_found() {
         check_finds(Bug::PurgeByName, BOTH);
         check_finds(Bug::OwnFloor, BOTH);
         check_finds(Bug::NoFromMemory, BOTH);
+        check_finds(Bug::TicksApart, BOTH);
         check_finds(Bug::Planted(Planted::AnyIsHandedOver), BOTH);
         check_finds(Bug::Planted(Planted::AgainFromMemory), &[false]);
         check_finds(Bug::WallClock, &[false]);
