@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use litelease::rusqlite::{Connection, OpenFlags};
-use litelease::{Lease, Litelease, ReleaseResult};
+use litelease::{Actor, Lease, Litelease, ReleaseResult};
 use litelease_sys::{create_private_folder, network_filesystem};
 
 use crate::Common;
@@ -115,6 +115,26 @@ pub(crate) fn release_patiently(path: &Path, lease: &Lease) -> bool {
     // If it is rejected, another process has ended it, or it has expired.
     release().is_ok()
 }
+
+/// Releases a lease, and records the exit code of its command, if the file keeps a history. Returns
+/// whether that was done.
+pub(crate) fn release_recorded(path: &Path, lease: &Lease, code: u8) -> bool {
+    let release = || -> litelease::Result<bool> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Litelease::from_connection(Connection::open_with_flags(path, flags)?);
+        if db.history_keeps()?.is_none() {
+            return Ok(false);
+        }
+        db.conn().busy_timeout(RECORD_PATIENCE)?;
+        let actor = Actor { result: Some(code.into()), ..Actor::default() };
+        let released = db.acting(&actor, || db.release(lease))?;
+        Ok(matches!(released, ReleaseResult::Released { .. }))
+    };
+    release().unwrap_or(false)
+}
+
+/// How long a release that is recorded waits for other writers. A plain one follows.
+const RECORD_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes sure that the file is, or will be, on a local disk.
 pub(crate) fn check_local(path: &Path) -> Result<()> {

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use litelease::rusqlite::types::Value;
 use litelease::{
-    BreakResult, ClaimResult, GrantRef, HolderKind, Lease, LeaseRow, Loss, PoolInfo, Reason,
-    ReleaseResult, RenewResult, SlotRow, Status, TakenOver, TickOutcome, TickRequest,
+    BreakResult, ClaimResult, GrantRef, HistoryRow, HolderKind, Lease, LeaseRow, Loss, PoolInfo,
+    Reason, ReleaseResult, RenewResult, SlotRow, Status, TakenOver, TickOutcome, TickRequest,
     TransferResult, pool_of_name,
 };
 use litelease_core::Thresholds;
-use litelease_hold::{Cancel, Held};
+use litelease_hold::{Cancel, Held, abandon};
 use litelease_serve::overview::{Memory, Overview, Processes, Rows, compose};
 
 use crate::Common;
@@ -403,6 +403,30 @@ impl Target {
         }
     }
 
+    /// Keeps a history of so many rows from now on, or none.
+    pub(crate) fn keep_history(&self, rows: u32) -> Result<()> {
+        match self {
+            Target::File(file) => {
+                let db = database::open_patiently(&file.common, Duration::ZERO)?;
+                Ok(db.keep_history(rows)?)
+            }
+            Target::Server(server) => Err(Failure::usage(format!(
+                "{} decides itself what it keeps: start it with --history {rows}",
+                printable(&server.url)
+            ))),
+            Target::Engine(_) => Err(self.not_here()),
+        }
+    }
+
+    /// Returns rows of the history, the newest first, and whether one is kept.
+    pub(crate) fn history(&self, wanted: &HistoryRequest<'_>) -> Result<(Vec<HistoryRow>, bool)> {
+        match self {
+            Target::File(file) => file.history(wanted),
+            Target::Server(server) => server.history(wanted),
+            Target::Engine(_) => Err(self.not_here()),
+        }
+    }
+
     /// Refuses a verb that servers do not have.
     fn not_served(&self) -> Failure {
         Failure::usage(format!(
@@ -428,6 +452,14 @@ pub(crate) struct ListedPool {
     pub(crate) held: Vec<SlotRow>,
     /// How many requests wait, and the notes of the first ones. In a file nothing says so.
     pub(crate) waiters: Option<(usize, Vec<Option<String>>)>,
+}
+
+/// The rows of a history that are to be shown.
+pub(crate) struct HistoryRequest<'a> {
+    pub(crate) name: Option<&'a str>,
+    pub(crate) kind: Option<&'a str>,
+    pub(crate) since_ms: Option<i64>,
+    pub(crate) limit: u32,
 }
 
 /// Checks whether the lease of a row is live now.
@@ -566,8 +598,17 @@ impl Tenure {
     }
 
     /// Releases it, and tries for a while. The error may pass if the lease ends by itself.
-    pub(crate) fn release(self) -> std::result::Result<(), Loss> {
+    ///
+    /// The history of a file gets the exit code of the command.
+    pub(crate) fn release(self, code: Option<u8>) -> std::result::Result<(), Loss> {
         let lease = self.held.lease();
+        if let (Some(file), Some(code)) = (&self.file, code)
+            && !self.held.trusted_for().is_zero()
+            && database::release_recorded(file, &lease, code)
+        {
+            abandon(&self.held);
+            return Ok(());
+        }
         // A lease that is no longer trusted ends by itself: it is tried once.
         let time = self.patience.min(self.held.trusted_for());
         let reason = match self.held.release_within(time) {

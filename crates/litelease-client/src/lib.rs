@@ -31,6 +31,7 @@ mod connection;
 mod error;
 mod held_item;
 mod held_names;
+mod history;
 mod hold;
 mod kind;
 mod look;
@@ -52,6 +53,7 @@ pub use builder::ClientBuilder;
 pub use client::{Client, Grant, Lease};
 pub use error::Error;
 pub use held_item::HeldItem;
+pub use history::{Event, History};
 pub use hold::{Held, HoldOptions};
 pub use litelease_core::{
     NewestTick, Tick, TickChange, TickInfo, TickOutcome, TickRequest, TickResult, TickState,

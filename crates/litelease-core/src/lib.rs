@@ -29,6 +29,7 @@ mod credential;
 mod epoch;
 mod grant;
 mod guard;
+mod history;
 mod judge;
 mod lease_row;
 mod limit;
@@ -52,6 +53,7 @@ pub use credential::{CredentialResult, CredentialTerm, Untimely, check_times, cr
 pub use epoch::{CommitContext, Epoch, epochs_left, leaves_room, next_epoch};
 pub use grant::{Grant, GrantRef};
 pub use guard::Guard;
+pub use history::HISTORY_KINDS;
 pub use judge::{
     Health, Judgement, NameFacts, Pause, QueueFacts, Thresholds, TickFacts, Usual, grouped,
     judge_name, judge_queue, judge_tick, spoken,
@@ -60,7 +62,7 @@ pub use lease_row::LeaseRow;
 pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{
     KEPT, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, keep_slot,
-    renew_slot, slot_term,
+    pool_label, pool_of_name, renew_slot, slot_term,
 };
 pub use queue::{
     AckResult, CancelResult, DEFAULT_ATTEMPTS, Delay, Delivery, Ended, Item, ItemState,

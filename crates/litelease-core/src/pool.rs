@@ -2,6 +2,10 @@
 //!
 //! The store frees expired slots before it asks for another one.
 
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+
 use crate::{Refusal, Term, is_live};
 
 /// The largest number of slots that a pool may have.
@@ -161,4 +165,32 @@ pub fn slot_term(ttl_ms: i64, now_ms: i64) -> Result<Term, Refusal> {
 /// ```
 pub fn keep_slot(slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
     slot.is_live(now_ms).then_some(SlotInfo { expires_at_ms: KEPT, ..slot })
+}
+
+/// Returns the id of the pool that `litelease run --slots` and the service use for a name. It does
+/// not look like a UUID, so no URL of a pool leads to it.
+pub fn pool_of_name(name: &str) -> String {
+    format!("name:{name}")
+}
+
+/// Returns what a pool is called for people. A UUID is a secret, so a pool that has one is known by
+/// four characters of its hash, which tell few pools apart and open none.
+///
+/// ```
+/// # use litelease_core::pool_label;
+/// assert_eq!(pool_label("printer"), "printer");
+/// assert_eq!(pool_label("0b5b1f0e-1111-4222-8333-444455556666").len(), 4);
+/// ```
+pub fn pool_label(id: &str) -> String {
+    let is_hex = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    if id.len() != 36 || !id.bytes().enumerate().all(is_hex) {
+        return id.strip_prefix(&pool_of_name("")).unwrap_or(id).to_owned();
+    }
+    // FNV-1a.
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+    format!("{:04x}", (hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) & 0xffff)
 }

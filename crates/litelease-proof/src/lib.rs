@@ -80,6 +80,9 @@ mod documents {
     #[doc = include_str!("../../../docs/values.md")]
     struct Values;
 
+    #[doc = include_str!("../../../docs/history.md")]
+    struct History;
+
     #[doc = include_str!("../../../docs/queues.md")]
     struct Queues;
 

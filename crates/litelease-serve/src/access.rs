@@ -154,7 +154,7 @@ pub(crate) enum Keys {
 
 /// The permissions of one key, and when it expires.
 pub(crate) struct Access {
-    name: String,
+    name: Arc<str>,
     allow: Vec<Permission>,
     expires_at_ms: Option<i64>,
 }
@@ -164,7 +164,7 @@ impl Keys {
         let access = |row: &AccessRow| {
             // A line that cannot be parsed allows nothing.
             let allow = row.allow.lines().filter_map(|line| Permission::parse(line).ok());
-            let (name, expires_at_ms) = (row.name.clone(), row.expires_at_ms);
+            let (name, expires_at_ms) = (row.name.as_str().into(), row.expires_at_ms);
             let access = Access { name, allow: allow.collect(), expires_at_ms };
             Some((KeyHash::try_from(&*row.hash).ok()?, access))
         };
@@ -184,7 +184,7 @@ impl Keys {
     ) -> Result<Option<(String, Vec<String>)>, JobError> {
         let texts = |access: &Access| access.allow.iter().map(ToString::to_string).collect();
         let own = self.access(caller, now_ms)?;
-        Ok(own.map(|access| (access.name.clone(), texts(access))))
+        Ok(own.map(|access| (access.name.to_string(), texts(access))))
     }
 
     /// Checks whether a client may do what it asks for.
@@ -204,6 +204,20 @@ impl Keys {
         match access.allow.iter().any(is_enough) {
             true => Ok(()),
             false => Err(JobError::NotAllowed(scope)),
+        }
+    }
+
+    /// Returns the names of all keys, each with the client that has it.
+    pub(crate) fn names(&self) -> HashMap<Caller, Arc<str>> {
+        let Keys::Known(known) = self else { return HashMap::new() };
+        known.iter().map(|(hash, access)| (Caller(Some(*hash)), access.name.clone())).collect()
+    }
+
+    /// Returns the name of a client's key, for the history.
+    pub(crate) fn name(&self, caller: Caller) -> Option<Arc<str>> {
+        match (self, caller.0) {
+            (Keys::Known(known), Some(hash)) => known.get(&hash).map(|access| access.name.clone()),
+            _ => None,
         }
     }
 

@@ -56,7 +56,7 @@ use std::time::{Duration, Instant};
 use litelease::{Error, Litelease};
 use tokio::sync::broadcast;
 
-pub(crate) use self::batch::{Done, Served, duration};
+pub(crate) use self::batch::{Done, Operator, Served, duration};
 pub(crate) use self::reader::{NameState, Reader};
 
 use self::batch::{Batch, Decided};

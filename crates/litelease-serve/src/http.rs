@@ -3,6 +3,7 @@
 
 mod call;
 mod grants;
+mod history;
 mod leases;
 mod overview;
 mod pools;
@@ -20,7 +21,7 @@ use litelease::{Error, Litelease, Scope};
 use litelease_wire::{LONGEST, Members, POOLS, openapi};
 use tokio::sync::{Mutex, broadcast, oneshot, watch};
 
-use self::call::{Context, HANDLERS, Handler, Prepared, milliseconds};
+use self::call::{Context, HANDLERS, Handler, Prepared, Shown, milliseconds};
 use crate::access::{Caller, Which};
 use crate::answer::Answer;
 use crate::committer::{Changed, Reader};
@@ -245,28 +246,53 @@ impl App {
     ) -> impl Future<Output = Response> + Send + 'a {
         let Routed { started, route, action } = request;
         async move {
+            let (mut shown, mut caller) = (Shown::default(), Caller::default());
             let done = match action {
-                Ok(action) => self.perform(action, timer).await,
+                Ok(action) => {
+                    if let Action::Call(call) = &action {
+                        caller = call.caller;
+                        shown = call.request.as_ref().map(|it| it.shown()).unwrap_or_default();
+                    }
+                    self.perform(action, timer).await
+                }
                 Err(refused) => Err(refused),
             };
-            self.log(started, route, done.unwrap_or_else(Response::from))
+            self.log(started, route, caller, &shown, done.unwrap_or_else(Response::from))
         }
     }
 
     /// Numbers, counts and logs a response.
-    fn log(&self, started: Instant, route: Route, mut response: Response) -> Response {
+    fn log(
+        &self,
+        started: Instant,
+        route: Route,
+        caller: Caller,
+        shown: &Shown,
+        mut response: Response,
+    ) -> Response {
         let (call, status) = (route.name(), response.status);
+        let (name, reason) = (shown.name.as_deref(), shown.reason.as_deref());
         self.metrics.answered(call, status);
         response.number = self.sequence.fetch_add(1, Ordering::Relaxed);
         let request_id = || self.request_id(&response);
         let ms = || u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        match status {
-            200 if route.is_frequent() => {
-                tracing::debug!(request_id = request_id(), call, status, ms = ms(), "request");
-            }
+        let key = || self.metrics.key_name(caller);
+        macro_rules! line {
+            ($level:ident) => {{
+                let (request_id, key, ms) = (request_id(), key(), ms());
+                let key = key.as_deref();
+                tracing::$level!(request_id, call, status, name, key, reason, ms, "request");
+            }};
+        }
+        let is_quiet = match status {
+            200 => route.is_frequent(),
             // A shutdown answers every waiter with 503.
-            503 => tracing::debug!(request_id = request_id(), call, status, ms = ms(), "request"),
-            _ => tracing::info!(request_id = request_id(), call, status, ms = ms(), "request"),
+            status => status == 503,
+        };
+        match is_quiet {
+            true if tracing::enabled!(tracing::Level::DEBUG) => line!(debug),
+            true => {}
+            false => line!(info),
         }
         response
     }

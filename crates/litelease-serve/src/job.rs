@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::access::{Caller, Which};
 use crate::answer::{Answer, UndeliveredGrant, seconds};
-use crate::committer::{Done, Reader, Served};
+use crate::committer::{Done, Operator, Reader, Served};
 use crate::shares::{Exceeded, Share};
 
 /// The subject of a request, as it is stored.
@@ -209,7 +209,7 @@ impl Job {
         match self {
             Job::Work(work) => work.caller,
             Job::Grant(job) => job.caller(),
-            Job::Many(many) => many.caller,
+            Job::Many(many) => many.operator.caller,
             _ => Caller::default(),
         }
     }
@@ -407,7 +407,7 @@ impl GrantJob {
 
 /// A change of many items of a queue, made in slices, one per commit.
 pub(crate) struct ManyJob {
-    pub(crate) caller: Caller,
+    pub(crate) operator: Operator,
     pub(crate) queue: Arc<str>,
     pub(crate) change: ManyItems,
     /// The id after which the next slice begins, if one was done.
@@ -427,7 +427,7 @@ impl ManyJob {
             && other.after.is_some()
             && self.key.is_some()
             && self.key == other.key
-            && (self.caller, self.change) == (other.caller, other.change)
+            && (self.operator.caller, self.change) == (other.operator.caller, other.change)
             && self.queue == other.queue
     }
 }

@@ -4,9 +4,14 @@
 use std::path::Path;
 
 use litelease::rusqlite::{Connection, OpenFlags};
-use litelease::{Error, ItemInfo, Litelease, PoolInfo, QueueInfo, pool_label, pool_of_name};
+use litelease::{
+    Error, HistoryFilter, HistoryRow, ItemInfo, Litelease, PoolInfo, QueueInfo, pool_label,
+    pool_of_name,
+};
 use litelease_store::{ItemCursor, Store, When};
-use litelease_wire::{ItemState, Items, PoolOfLabel, PoolOfName, Queue, Queues, Slots};
+use litelease_wire::{
+    Event, History, ItemState, Items, PoolOfLabel, PoolOfName, Queue, Queues, Slots,
+};
 
 use crate::access::Which;
 use crate::answer::{held_slot, seconds};
@@ -41,6 +46,56 @@ pub(crate) fn queues(
     let next = found.last().filter(|_| found.len() >= limit).map(|last| last.queue.clone());
     let next = next.filter(|_| matches!(names, Which::Under(_)));
     Ok(Queues { next, queues: found.into_iter().map(queue).collect() })
+}
+
+/// The rows of the history that a client wants.
+pub(crate) struct HistoryPage {
+    pub(crate) names: Which,
+    pub(crate) object: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) since_ms: Option<i64>,
+    /// Rows after this id, the oldest first.
+    pub(crate) newer: Option<i64>,
+    /// The last id of the page before.
+    pub(crate) after: Option<i64>,
+    pub(crate) limit: usize,
+}
+
+/// Returns a page of the history.
+pub(crate) fn history(db: &Litelease, page: &HistoryPage) -> Result<History, Error> {
+    let (name, prefix) = match &page.names {
+        Which::One(name) => (Some(&**name), None),
+        Which::Under(prefix) => (None, Some(&**prefix).filter(|prefix| !prefix.is_empty())),
+    };
+    // Where newer rows are wanted, the pages go on upwards.
+    let (after, before) = match page.newer {
+        Some(newer) => (Some(page.after.unwrap_or(newer)), None),
+        None => (None, page.after),
+    };
+    let (object, kind) = (page.object.as_deref(), page.kind.as_deref());
+    let since_ms = page.since_ms;
+    let filter = HistoryFilter { name, prefix, object, kind, since_ms, before, after };
+    let rows = db.history(filter, page.limit)?;
+    let next = rows.last().filter(|_| rows.len() >= page.limit).map(|row| row.id.to_string());
+    let keeps = db.history_keeps()?;
+    Ok(History { events: rows.into_iter().map(event).collect(), keeps, next })
+}
+
+fn event(row: HistoryRow) -> Event {
+    Event {
+        held_for: row.held_ms().map(|ms| seconds(ms.max(0))),
+        actor: row.actor,
+        at_unix_ms: row.at_ms,
+        id: row.id,
+        kind: row.kind,
+        name: row.name,
+        note: row.note,
+        number: row.number,
+        object: row.object,
+        owner: row.owner,
+        result: row.result,
+        token: row.token,
+    }
 }
 
 /// Returns a page of the items of a queue.

@@ -1,11 +1,13 @@
 //! Metrics in the text format of Prometheus. No label has anything of a pool in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
+
+use crate::access::Caller;
 
 /// The counters of one service.
 #[derive(Default)]
@@ -19,6 +21,8 @@ pub(crate) struct Metrics {
     waiters: AtomicUsize,
     connections: AtomicUsize,
     key_changes: AtomicU64,
+    /// The names of the access keys, for the log.
+    key_names: RwLock<HashMap<Caller, Arc<str>>>,
     /// For each name with ticks: how many began late, and how many were passed by a newer one.
     ticks: Mutex<BTreeMap<String, TickCounts>>,
 }
@@ -70,6 +74,17 @@ impl Metrics {
     /// Counts that access keys may have changed.
     pub(crate) fn keys_changed(&self) {
         self.key_changes.fetch_add(1, Release);
+    }
+
+    /// Sets the names of the access keys.
+    pub(crate) fn name_keys(&self, names: HashMap<Caller, Arc<str>>) {
+        *self.key_names.write().unwrap_or_else(PoisonError::into_inner) = names;
+    }
+
+    /// Returns the name of a client's access key, if it has a valid one.
+    pub(crate) fn key_name(&self, caller: Caller) -> Option<Arc<str>> {
+        let names = self.key_names.read().unwrap_or_else(PoisonError::into_inner);
+        names.get(&caller).cloned()
     }
 
     /// Returns how often access keys may have changed.

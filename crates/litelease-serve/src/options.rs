@@ -54,6 +54,9 @@ pub struct Options {
     pub credentials: Option<Issuer>,
     /// When the overview says that something is stuck or late.
     pub thresholds: Thresholds,
+    /// How many rows the history of a file keeps; 0 for none. `None` leaves a history as it is, and
+    /// begins one where there is none.
+    pub history: Option<u32>,
     /// The clock for expiry, in Unix milliseconds. Tests replace it.
     pub clock: fn() -> i64,
 }
@@ -79,6 +82,7 @@ impl Default for Options {
             open_metrics: false,
             credentials: None,
             thresholds: Thresholds::default(),
+            history: None,
             clock: litelease::now_ms,
         }
     }

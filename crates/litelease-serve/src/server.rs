@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use litelease::DEFAULT_KEEP;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
@@ -62,7 +63,7 @@ impl Service {
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         let opened = file::open(path)?;
         opened.high_water.check()?;
-        Ok(Service { opened: opened.check_age()?, options })
+        Service::ready(opened, options)
     }
 
     /// Opens a file that was restored from a backup. Ends every lease in it, and lets tokens go on
@@ -74,7 +75,16 @@ impl Service {
             0 => opened.db.restore_fence()?,
             answered => opened.db.restore_fence_above(answered)?,
         };
-        Ok(Service { opened: opened.check_age()?, options })
+        Service::ready(opened, options)
+    }
+
+    fn ready(opened: Opened, options: Options) -> Result<Self, OpenError> {
+        let opened = opened.check_age()?;
+        let keeps = opened.db.history_keeps()?;
+        if options.history.is_some() || keeps.is_none() {
+            opened.db.keep_history(options.history.unwrap_or(DEFAULT_KEEP))?;
+        }
+        Ok(Service { opened, options })
     }
 }
 

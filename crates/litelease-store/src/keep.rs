@@ -3,8 +3,9 @@
 //! A kept slot has the largest integer as its expiry. The time since when it is kept is in a table
 //! of its own, which the first `keep` makes; so a plain borrow or return costs no more.
 
-use litelease_core::{KEPT, MAX_COUNT, SlotInfo, keep_slot};
+use litelease_core::{KEPT, MAX_COUNT, SlotInfo, keep_slot, pool_label};
 
+use crate::history::Event;
 use crate::pool_rows::{PoolRow, SlotRow, slot};
 use crate::schema::{Table, create, is_there};
 use crate::sqlite::Value;
@@ -114,7 +115,13 @@ impl Store {
                 return Ok(false);
             }
             self.changing_pools(boundary, || match looked()? {
-                (mut pool, Some(slot)) => self.give_back_any(&mut pool, slot).map(|()| true),
+                (mut pool, Some(slot)) => {
+                    self.give_back_any(&mut pool, slot)?;
+                    let name = &pool_label(id);
+                    let (token, number) = (Some(token), Some(position));
+                    let event = Event { token, number, ..Event::new("broken", "pool", name) };
+                    self.record_event(When::Now.now_ms(), event).map(|()| true)
+                }
                 (_, None) => Ok(false),
             })
         })

@@ -8,6 +8,7 @@ use litelease_core::{
 };
 
 use crate::grant::{Attempt, check_arrival};
+use crate::history::Event;
 use crate::queue_rows::{ItemRow, ItemWalk, QueueRow, Walked};
 use crate::sqlite::Value;
 use crate::transaction::Boundary;
@@ -459,7 +460,7 @@ impl Store {
                 let given_back = self.change_delivery(receipt, |item, receipt| {
                     rule::give_back(item, receipt, delay)
                 })?;
-                self.note(given_back, note)
+                self.note(given_back, note, when)
             })
         })
     }
@@ -503,7 +504,7 @@ impl Store {
                 let now_ms = when.now_ms();
                 let buried = self
                     .change_delivery(receipt, |item, receipt| rule::bury(item, receipt, now_ms))?;
-                self.note(buried, note)
+                self.note(buried, note, when)
             })
         })
     }
@@ -512,7 +513,8 @@ impl Store {
     /// another item uses by now stays dead.
     pub fn redrive(&self, queue: &str, id: Option<i64>, when: When) -> Result<u64, Error> {
         self.with_context("redrive", Some(queue), || match id {
-            Some(id) => self.with_dead(queue, id, when, |row, now_ms| self.revive(row, now_ms)),
+            Some(id) => self
+                .with_dead(queue, (id, "redriven"), when, |row, now_ms| self.revive(row, now_ms)),
             None => self.in_slices(queue, ManyItems::Redrive, when),
         })
     }
@@ -520,9 +522,9 @@ impl Store {
     /// Deletes the dead items of a queue, or one of them, and answers how many.
     pub fn discard(&self, queue: &str, id: Option<i64>, when: When) -> Result<u64, Error> {
         self.with_context("discard", Some(queue), || match id {
-            Some(id) => {
-                self.with_dead(queue, id, when, |row, _| self.delete_item(row).map(|()| true))
-            }
+            Some(id) => self.with_dead(queue, (id, "discarded"), when, |row, _| {
+                self.delete_item(row).map(|()| true)
+            }),
             None => self.in_slices(queue, ManyItems::Discard, when),
         })
     }
@@ -550,11 +552,15 @@ impl Store {
         let now_ms = when.now_ms();
         let revive = |row: &ItemRow| self.revive(row, now_ms);
         let discard = |row: &ItemRow| self.delete_item(row).map(|()| true);
-        match change {
+        let slice = match change {
             ManyItems::Redrive => self.slice_of_dead(row, after, now_ms, revive),
             ManyItems::Discard => self.slice_of_dead(row, after, now_ms, discard),
             ManyItems::Delete => self.delete_slice(row),
-        }
+        }?;
+        let count =
+            if change == ManyItems::Delete { u64::from(slice.next.is_none()) } else { slice.count };
+        self.record_items(change.kind(), queue, None, count, now_ms)?;
+        Ok(slice)
     }
 
     /// Does a change of many items to its end. In a transaction of the caller's it is one change;
@@ -601,6 +607,7 @@ impl Store {
                 let answer = rule::cancel(row.as_ref().map(|row| row.item), now_ms);
                 if let (CancelResult::Cancelled, Some(row)) = (answer, row) {
                     self.delete_item(&row)?;
+                    self.record_items("cancelled", queue, Some(row.id), 1, now_ms)?;
                 }
                 Ok(answer)
             })
@@ -920,12 +927,43 @@ impl Store {
         Ok(Some(ItemRow { item, ..row }))
     }
 
-    /// Writes a note on an item that was changed.
-    fn note(&self, changed: Option<ItemRow>, note: Option<&str>) -> Result<bool, Error> {
-        match changed {
-            Some(row) => self.note_on_item(row.id, note).map(|()| true),
-            None => Ok(false),
+    /// Writes a note on an item that was changed. Its death belongs into the history.
+    fn note(
+        &self,
+        changed: Option<ItemRow>,
+        note: Option<&str>,
+        when: When,
+    ) -> Result<bool, Error> {
+        let Some(row) = changed else { return Ok(false) };
+        self.note_on_item(row.id, note)?;
+        let now_ms = when.now_ms();
+        if row.item.state(now_ms) == ItemState::Dead
+            && let Some(queue) = self.queue_name(row.queue)?
+        {
+            let event =
+                Event { number: Some(row.id), note, ..Event::new("item_died", "queue", &queue) };
+            self.record_event(now_ms, event)?;
         }
+        Ok(true)
+    }
+
+    /// Adds to the history that an operator has changed items of a queue: one, or so many.
+    fn record_items(
+        &self,
+        kind: &str,
+        queue: &str,
+        item: Option<i64>,
+        count: u64,
+        now_ms: i64,
+    ) -> Result<(), Error> {
+        if count == 0 {
+            return Ok(());
+        }
+        let result = i64::try_from(count).ok();
+        self.record_event(
+            now_ms,
+            Event { number: item, result, ..Event::new(kind, "queue", queue) },
+        )
     }
 
     /// Returns the item of a queue that uses a key.
@@ -959,20 +997,22 @@ impl Store {
         self.save_item(row.id, item).map(|()| true)
     }
 
-    /// Changes one item of a queue, if it is dead, and counts.
+    /// Changes one item of a queue, if it is dead, and counts. `kind` is what the history calls it.
     fn with_dead(
         &self,
         queue: &str,
-        id: i64,
+        (id, kind): (i64, &str),
         when: When,
         work: impl FnOnce(&ItemRow, i64) -> Result<bool, Error>,
     ) -> Result<u64, Error> {
         self.changing_queues(self.boundary()?, || {
-            let Some(queue) = self.find_queue(queue)? else { return Ok(0) };
+            let Some(found) = self.find_queue(queue)? else { return Ok(0) };
             let now_ms = when.now_ms();
-            match self.item_by_id(id)?.filter(|row| row.queue == queue.number) {
+            match self.item_by_id(id)?.filter(|row| row.queue == found.number) {
                 Some(row) if row.item.state(now_ms) == ItemState::Dead => {
-                    work(&row, now_ms).map(u64::from)
+                    let count = u64::from(work(&row, now_ms)?);
+                    self.record_items(kind, queue, Some(id), count, now_ms)?;
+                    Ok(count)
                 }
                 _ => Ok(0),
             }
@@ -1020,6 +1060,17 @@ impl Store {
             Boundary::Own => work(),
             Boundary::Joined(_) => self.all_or_nothing(work),
         })
+    }
+}
+
+impl ManyItems {
+    /// Returns what the history calls it.
+    fn kind(self) -> &'static str {
+        match self {
+            ManyItems::Redrive => "redriven",
+            ManyItems::Discard => "discarded",
+            ManyItems::Delete => "queue_deleted",
+        }
     }
 }
 

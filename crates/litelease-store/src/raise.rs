@@ -41,10 +41,11 @@ impl Store {
     pub fn raise_name(&self, name: &str, floor: i64, when: When) -> Result<(), Error> {
         self.with_context("raise", Some(name), || {
             let boundary = self.boundary()?;
-            let raised =
+            let raised = self.ending("raised", boundary, |boundary| {
                 self.change(boundary, name, when, Change::Grant, |row, file_floor, _| {
                     Ok(rule::raise_name(row, floor, file_floor)?)
-                })?;
+                })
+            })?;
             match raised {
                 RaiseResult::Raised | RaiseResult::Unchanged => Ok(()),
                 RaiseResult::TooLow { present } => {

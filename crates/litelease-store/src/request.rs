@@ -166,7 +166,9 @@ impl Store {
                     let term = Term::new(ttl_ms, now_ms)?;
                     Ok(rule::hand_over(row, who, request, term, floor)?.map(&keep))
                 };
-                let answer = self.change_carrying_tick(boundary, name, when, decide)?;
+                let answer = self.ending("handed_over", boundary, |boundary| {
+                    self.change_carrying_tick(boundary, name, when, decide)
+                })?;
                 // Another owner's request is open by now: then the lease is theirs.
                 let is_same = found.as_ref().map(|(found, _)| found) == requester.as_ref();
                 if is_same || found.is_none() {
@@ -187,9 +189,11 @@ impl Store {
         keep: impl Fn(TakenOver<&str>) -> T,
     ) -> Result<T, Error> {
         self.with_context("take over", Some(name), || {
-            self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
-                let term = Term::new(ttl_ms, now_ms)?;
-                Ok(rule::take_over(row, owner, term, floor)?.map(&keep))
+            self.ending("taken_over", self.boundary()?, |boundary| {
+                self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
+                    let term = Term::new(ttl_ms, now_ms)?;
+                    Ok(rule::take_over(row, owner, term, floor)?.map(&keep))
+                })
             })
         })
     }

@@ -1,6 +1,7 @@
 //! The tables: their definition, their creation, and the strict check that they are ours.
 
 use crate::definition::difference;
+use crate::history;
 use crate::sqlite::{Connection, TxnState, Value, code};
 use crate::statements::execute_once;
 use crate::transaction::Boundary;
@@ -81,10 +82,10 @@ WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
 /// ones too, for they fire on this connection all the same, and unique indexes. Other indexes
 /// change no answer. (SQLite does not show whether a temporary trigger is on our table or on
 /// another of its name, so both count.)
-pub(crate) const INTRUDERS: &str = "SELECT type, name FROM main.sqlite_schema
+pub(crate) const INTRUDERS: &str = "SELECT type, name, sql FROM main.sqlite_schema
 WHERE tbl_name = ?1 COLLATE NOCASE
 AND (type = 'trigger' OR (type = 'index' AND sql LIKE 'CREATE UNIQUE %'))
-UNION ALL SELECT type, name FROM temp.sqlite_schema
+UNION ALL SELECT type, name, NULL FROM temp.sqlite_schema
 WHERE tbl_name = ?1 COLLATE NOCASE AND type = 'trigger'";
 
 /// The newest format that a file has, whatever else it has.
@@ -202,9 +203,13 @@ pub(crate) fn is_there(connection: Connection, table: &Table) -> Result<bool, Er
     }
     let mut statement = connection.prepare(INTRUDERS)?;
     let mut run = statement.run(&[Value::Text(table.name)])?;
-    if run.step()? {
+    while run.step()? {
         let kind = run.column(0).and_then(Value::text).unwrap_or_default();
         let name = run.column(1).and_then(Value::text).unwrap_or("?");
+        let sql = run.column(2).and_then(Value::text).unwrap_or_default();
+        if kind == "trigger" && table.name == RESOURCES.name && history::is_our_trigger(name, sql) {
+            continue;
+        }
         if let Some(reason) = table.difference(kind, name) {
             return Err(table.mismatch(reason));
         }

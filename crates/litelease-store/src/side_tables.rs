@@ -8,6 +8,7 @@
 use std::cell::Cell;
 
 use crate::checkpoint::CHECKPOINTS;
+use crate::history::HISTORY;
 use crate::keep::KEPT_SLOTS;
 use crate::limit::LIMITS;
 use crate::read::READERS;
@@ -166,7 +167,7 @@ impl Store {
             let expired = format!("expires_at_ms <= {}", when.now_ms());
             let readers = (&READERS, "typeof(expires_at_ms) <> 'integer'", &*expired);
             let sides = ALL.iter().map(|(side, table)| (*table, side.damaged(), side.ended()));
-            let others = [&CHECKPOINTS, &KEPT_SLOTS].map(|table| (table, "0", "0"));
+            let others = [&CHECKPOINTS, &KEPT_SLOTS, &HISTORY].map(|table| (table, "0", "0"));
             let mut found = Vec::new();
             for (table, damaged, ended) in sides.chain([readers]).chain(others) {
                 let empty =

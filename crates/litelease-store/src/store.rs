@@ -94,9 +94,11 @@ impl Store {
         keep: impl Fn(ClaimResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.with_context("claim", Some(name), || {
-            self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
-                let term = Term::new(ttl_ms, now_ms)?;
-                Ok(rule::claim_from_dead(row, owner, term, floor, dead)?.map(&keep))
+            self.ending("died", self.boundary()?, |boundary| {
+                self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
+                    let term = Term::new(ttl_ms, now_ms)?;
+                    Ok(rule::claim_from_dead(row, owner, term, floor, dead)?.map(&keep))
+                })
             })
         })
     }

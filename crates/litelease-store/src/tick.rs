@@ -11,6 +11,7 @@ use litelease_core::{
 use crate::change::Change;
 use crate::error::Undecided;
 use crate::grant::{Attempt, check_arrival};
+use crate::history::Event;
 use crate::schema::Table;
 use crate::side_tables::Side;
 use crate::sqlite::{Run, Value};
@@ -66,6 +67,9 @@ pub struct TickClaim<'a> {
     pub schedule: Option<&'a str>,
 }
 
+/// The kind of a change of a tick in the history, and the schedule that planned the tick.
+type Noted<'a> = (Option<&'a str>, Option<&'a str>);
+
 /// The stored row of a tick, with its texts.
 struct StoredTick {
     tick: Tick,
@@ -105,12 +109,19 @@ impl Store {
                     return Ok(refused);
                 }
             }
-            self.change_with_tick(boundary, name, when, schedule, |row, stored, floor, now_ms| {
-                let term = Term::new(ttl_ms, now_ms)?;
-                let step = rule::claim_tick(row, stored, owner, asked, term, floor, dead)?;
-                let TickStep { lease, tick, answer } = step;
-                Ok(TickStep { lease, tick, answer: keep(answer) })
-            })
+            let kind = Some("tick_claimed");
+            self.change_with_tick(
+                boundary,
+                name,
+                when,
+                (kind, schedule),
+                |row, stored, floor, now_ms| {
+                    let term = Term::new(ttl_ms, now_ms)?;
+                    let step = rule::claim_tick(row, stored, owner, asked, term, floor, dead)?;
+                    let TickStep { lease, tick, answer } = step;
+                    Ok(TickStep { lease, tick, answer: keep(answer) })
+                },
+            )
         })
     }
 
@@ -129,6 +140,7 @@ impl Store {
                 })?;
                 if let Some(tick) = step.tick {
                     self.keep_tick(name, tick, None, None)?;
+                    self.record_tick("tick_done", name, tick, None, now_ms)?;
                 }
                 Ok(step.answer)
             })
@@ -145,9 +157,17 @@ impl Store {
     ) -> Result<FinishTickResult, Error> {
         self.with_context("finish a tick of", Some(name), || {
             let boundary = self.boundary()?;
-            self.change_with_tick(boundary, name, when, None, |row, stored, _, now_ms| {
-                Ok(rule::finish_tick(row, stored, token, outcome, now_ms))
-            })
+            let kind = match outcome {
+                TickOutcome::Done => "tick_done",
+                TickOutcome::Failed => "tick_failed",
+            };
+            self.change_with_tick(
+                boundary,
+                name,
+                when,
+                (Some(kind), None),
+                |row, stored, _, now_ms| Ok(rule::finish_tick(row, stored, token, outcome, now_ms)),
+            )
         })
     }
 
@@ -176,11 +196,18 @@ impl Store {
     ) -> Result<T, Error> {
         self.with_context("skip ticks of", Some(name), || {
             let boundary = self.boundary()?;
-            self.change_with_tick(boundary, name, when, None, |row, stored, floor, now_ms| {
-                let step = rule::skip(row, stored, until_ms, breaks, now_ms, floor)?;
-                let TickStep { lease, tick, answer } = step;
-                Ok(TickStep { lease, tick, answer: keep(answer) })
-            })
+            let kind = Some("tick_skipped");
+            self.change_with_tick(
+                boundary,
+                name,
+                when,
+                (kind, None),
+                |row, stored, floor, now_ms| {
+                    let step = rule::skip(row, stored, until_ms, breaks, now_ms, floor)?;
+                    let TickStep { lease, tick, answer } = step;
+                    Ok(TickStep { lease, tick, answer: keep(answer) })
+                },
+            )
         })
     }
 
@@ -193,7 +220,8 @@ impl Store {
     ) -> Result<T, Error> {
         self.with_context("open the tick of", Some(name), || {
             let boundary = self.boundary()?;
-            self.change_with_tick(boundary, name, when, None, |row, stored, _, now_ms| {
+            let kind = Some("tick_again");
+            self.change_with_tick(boundary, name, when, (kind, None), |row, stored, _, now_ms| {
                 let TickStep { lease, tick, answer } = rule::again(row, stored, now_ms)?;
                 Ok(TickStep { lease, tick, answer: keep(answer) })
             })
@@ -209,13 +237,16 @@ impl Store {
     ) -> Result<T, Error> {
         self.with_context("forget the ticks of", Some(name), || {
             self.within(self.boundary()?, || {
-                let (may, answer) = self.read_row(name, |row| {
+                let now_ms = when.now_ms();
+                let (forgotten, answer) = self.read_row(name, |row| {
                     let stored = self.tick_of(name)?.map(|stored| stored.tick);
-                    let answer = rule::forget_tick(row, stored, when.now_ms());
-                    Ok((matches!(answer, TickChange::Changed(_)), keep(answer)))
+                    let answer = rule::forget_tick(row, stored, now_ms);
+                    let is_done = matches!(answer, TickChange::Changed(_));
+                    Ok((stored.filter(|_| is_done), keep(answer)))
                 })?;
-                if may {
+                if let Some(tick) = forgotten {
                     execute_once(self.connection, FORGET_TICK, &[Value::Text(name)])?;
+                    self.record_tick("tick_forgotten", name, tick, None, now_ms)?;
                 }
                 Ok(answer)
             })
@@ -233,7 +264,7 @@ impl Store {
     ) -> Result<NewestTick, Error> {
         self.with_context("install the schedule", Some(name), || {
             let boundary = self.boundary()?;
-            self.change_with_tick(boundary, name, when, schedule, |_, stored, _, now_ms| {
+            self.change_with_tick(boundary, name, when, (None, schedule), |_, stored, _, now_ms| {
                 let new = rule::installed(tick_ms, now_ms);
                 let newest = stored.unwrap_or(new).newest();
                 let tick = stored.is_none().then_some(new);
@@ -314,7 +345,7 @@ impl Store {
         if let Some(answer) = changed {
             return Ok(answer);
         }
-        self.change_with_tick(boundary, name, when, None, |row, stored, floor, now_ms| {
+        self.change_with_tick(boundary, name, when, (None, None), |row, stored, floor, now_ms| {
             let Step { write, answer } = (decide.borrow_mut())(row, floor, now_ms)?;
             let tokens = row.token().zip(write);
             let tick = tokens.and_then(|(from, state)| carry_tick(stored, from, state.token()));
@@ -335,11 +366,11 @@ impl Store {
         boundary: Boundary,
         name: &str,
         when: When,
-        schedule: Option<&str>,
+        noted: Noted<'_>,
         mut decide: impl FnMut(Row<'_>, Option<Tick>, i64, i64) -> Result<TickStep<'q, T>, Undecided>,
     ) -> Result<T, Error> {
         let step = self.with_epoch(boundary, || {
-            self.within(boundary, || self.attempt_tick(boundary, name, when, schedule, &mut decide))
+            self.within(boundary, || self.attempt_tick(boundary, name, when, noted, &mut decide))
         })?;
         if let Some(state) = step.lease
             && let Some(tenure) = state.tenure()
@@ -356,7 +387,7 @@ impl Store {
         boundary: Boundary,
         name: &str,
         when: When,
-        schedule: Option<&str>,
+        (kind, schedule): Noted<'_>,
         decide: &mut impl FnMut(Row<'_>, Option<Tick>, i64, i64) -> Result<TickStep<'q, T>, Undecided>,
     ) -> Result<Attempt<TickStep<'q, T>>, Error> {
         let now_ms = when.now_ms();
@@ -382,10 +413,9 @@ impl Store {
                 let since_ms = begins_grant.then_some(now_ms);
                 self.save_row(name, before.is_some(), state, now_ms, since_ms)?;
             }
-            match step.tick {
-                Some(tick) => self.keep_tick(name, tick, owner, schedule),
-                None => Ok(()),
-            }
+            let Some(tick) = step.tick else { return Ok(()) };
+            self.keep_tick(name, tick, owner, schedule)?;
+            kind.map_or(Ok(()), |kind| self.record_tick(kind, name, tick, owner, now_ms))
         })?;
         Ok(Attempt::Decided(step))
     }
@@ -402,6 +432,21 @@ impl Store {
                 false => Ok(None),
             }
         })
+    }
+
+    /// Adds what became of a tick to the history.
+    fn record_tick(
+        &self,
+        kind: &str,
+        name: &str,
+        tick: Tick,
+        owner: Option<&str>,
+        now_ms: i64,
+    ) -> Result<(), Error> {
+        let token = Some(tick.token).filter(|token| *token > 0);
+        let number = Some(tick.tick_ms);
+        let event = Event { owner, token, number, ..Event::new(kind, "name", name) };
+        self.record_event(now_ms, event)
     }
 
     fn keep_tick(

@@ -7,6 +7,7 @@
 mod answers;
 mod arguments;
 mod fence;
+mod history;
 mod lease;
 mod limit;
 mod pool;
@@ -226,6 +227,9 @@ pub static VERBS: &[Verb] = verbs! {
     both "tick_again" = tick::again, (NAME; NOW) Frees;
     both "tick_forget" = tick::forget, (NAME; NOW) Writes;
     listing "ticks" = tick::TICKS, (; NOW) Reads;
+
+    both "keep_history" = history::keep_history, (KEEP) Writes;
+    listing "history" = history::HISTORY, (; NAME_OR_ALL SINCE) Reads;
 
     sql "now" = lease::now, () Reads;
     sql "version" = lease::version, () Reads;

@@ -76,6 +76,9 @@ pub trait Request: Serialize + Sized + Send + Sync + 'static {
 
     /// Checks whether the client wants to wait.
     fn waits(&self) -> bool;
+
+    /// Returns the text in one of these fields, if there is one.
+    fn text(&self, fields: &[&str]) -> Option<&str>;
 }
 
 impl Call {
@@ -165,6 +168,17 @@ macro_rules! calls {
                     }
                 }
                 Ok($name { $($field: $crate::read::get::<$kind>(stringify!($field), $field)?,)* })
+            }
+
+            #[allow(unused_variables)]
+            fn text(&self, fields: &[&str]) -> Option<&str> {
+                $(if fields.contains(&stringify!($field)) {
+                    let text = $crate::field::Texts::text(&self.$field);
+                    if text.is_some() {
+                        return text;
+                    }
+                })*
+                None
             }
 
             fn waits(&self) -> bool {

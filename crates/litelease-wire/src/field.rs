@@ -6,12 +6,13 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use crate::LONGEST_ITEM;
+use crate::history::{KINDS, OBJECTS};
 use crate::value::{Value, stored};
 
 /// A kind of fields.
 pub trait Kind {
     /// The type of the field.
-    type Value: Clone + Serialize;
+    type Value: Clone + Serialize + Texts;
     /// It may not be left out.
     const REQUIRED: bool = true;
 
@@ -36,6 +37,33 @@ pub trait Kind {
     /// Describes the field, where pools have at most so many slots.
     fn schema(max_count: i64) -> Json;
 }
+
+/// The value of a field, which may be a text.
+pub trait Texts {
+    /// Returns the text, if it is one.
+    fn text(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Texts for String {
+    fn text(&self) -> Option<&str> {
+        Some(self)
+    }
+}
+
+impl<T: Texts> Texts for Option<T> {
+    fn text(&self) -> Option<&str> {
+        self.as_ref().and_then(Texts::text)
+    }
+}
+
+impl Texts for bool {}
+impl Texts for f64 {}
+impl Texts for i64 {}
+impl Texts for usize {}
+impl Texts for Value {}
+impl<T> Texts for Vec<T> {}
 
 /// Why a field cannot be read.
 pub enum Wrong {
@@ -114,6 +142,16 @@ kinds! {
     Token: i64 = |json| json.as_i64().filter(|token| (0..LARGEST_TOKEN).contains(token)),
         "a whole number, 0 or more and below 2^53",
         { "type": "integer", "minimum": 0, "maximum": ((1_i64 << 53) - 1) };
+    /// A kind of objects in a history.
+    ObjectKind: String = |json| text(json).filter(|kind| OBJECTS.contains(&&**kind)),
+        "name, queue or pool", { "type": "string", "enum": OBJECTS };
+    /// The kind of a row of the history.
+    EventKind: String = |json| text(json).filter(|kind| KINDS.contains(&&**kind)),
+        "a kind of row, such as granted, released, expired or broken",
+        { "type": "string", "enum": KINDS };
+    /// A Unix time in seconds, as a text.
+    UnixTime: f64 = |json| json.as_str()?.parse().ok().filter(|time: &f64| time.is_finite()),
+        "a Unix time in seconds", { "type": "number" };
     /// A time in Unix milliseconds.
     Moment: i64 = |json| json.as_i64().filter(|ms| ms.abs() < LARGEST_TOKEN),
         "a whole number of Unix milliseconds",

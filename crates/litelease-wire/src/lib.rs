@@ -21,6 +21,7 @@ mod answer;
 mod call;
 mod field;
 mod grants;
+mod history;
 mod leases;
 mod openapi;
 mod overview;
@@ -34,6 +35,7 @@ mod value;
 pub use answer::{Described, Refusal, Schemas, Seconds};
 pub use call::{Call, Field, Key, Request};
 pub use grants::*;
+pub use history::*;
 pub use leases::*;
 pub use openapi::openapi;
 pub use overview::*;
@@ -65,7 +67,7 @@ macro_rules! for_all_calls {
             FinishTick, DoTick, InstallSchedule, SkipTicks, TickAgain, ForgetTick, ListTicks,
             Attach, Limit, Progress, StoreCheckpoint, LastCheckpoint, RequestLease, HandOver,
             Send, Receive, Ack, Extend, GiveBack, Bury, Redrive, Discard, Cancel, DeleteQueue,
-            ListItems, ReadItem, ListQueues,
+            ListItems, ReadItem, ListQueues, ListHistory,
             ReadOverview, OverviewEvents, ReadKey,
         }
     };

@@ -1,5 +1,5 @@
-//! Calls on ticks: the instants that a schedule plans, each run once. And their answers. A tick that
-//! takes its time is claimed with its name, by [`Claim`](crate::Claim).
+//! Calls on ticks: the instants that a schedule plans, each run once. And their answers. A tick
+//! that takes its time is claimed with its name, by [`Claim`](crate::Claim).
 
 use litelease_core::Scope;
 

@@ -42,6 +42,7 @@ mod file;
 pub mod functions;
 mod gate;
 mod handle;
+mod history;
 mod hold;
 mod hold_error;
 mod inner;
@@ -87,7 +88,8 @@ pub use litelease_core::{
 };
 #[doc(hidden)]
 pub use litelease_core::{
-    InvalidPermission, MAX_SHARDS, Permission, Scope, backoff, is_live, leaves_room,
+    HISTORY_KINDS, InvalidPermission, MAX_SHARDS, Permission, Scope, backoff, is_live, leaves_room,
+    pool_label, pool_of_name,
 };
 pub use litelease_hold::file::ShardsOptions;
 #[cfg(feature = "schedules")]
@@ -95,12 +97,12 @@ pub use litelease_hold::schedule::{InvalidSchedule, Schedule};
 pub use litelease_hold::{Cancel, Identity, Liveness, Loss, LossSignal, Lost, WorkerCounts};
 #[doc(hidden)]
 pub use litelease_hold::{HolderKind, ProcessGroup};
-pub use litelease_store::{
-    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, QueueInfo, Reader,
-    RetireResult, Retirement, SlotRow,
-};
 #[doc(hidden)]
-pub use litelease_store::{LeftBehind, SideTableInfo};
+pub use litelease_store::{Actor, DEFAULT_KEEP, LeftBehind, SideTableInfo};
+pub use litelease_store::{
+    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, HistoryFilter, HistoryRow,
+    ItemInfo, QueueInfo, Reader, RetireResult, Retirement, SlotRow,
+};
 pub use litelease_sys::write_lock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
@@ -115,8 +117,6 @@ pub use session::Session;
 pub use shards::{ShardEvent, Shards};
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use slots::HeldSlot;
-#[doc(hidden)]
-pub use slots::{pool_label, pool_of_name};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 pub use value::{LeasesUnder, ListedLease};

@@ -26,35 +26,6 @@ pub struct HeldSlot {
     position: i64,
 }
 
-/// Returns the id of the pool that `litelease run --slots` and the service use for a name. It does
-/// not look like a UUID, so no URL of a pool leads to it.
-#[doc(hidden)]
-pub fn pool_of_name(name: &str) -> String {
-    format!("name:{name}")
-}
-
-/// Returns what a pool is called for people. A UUID is a secret, so a pool that has one is known by
-/// four characters of its hash, which tell few pools apart and open none.
-///
-/// ```
-/// # use litelease::pool_label;
-/// assert_eq!(pool_label("printer"), "printer");
-/// assert_eq!(pool_label("0b5b1f0e-1111-4222-8333-444455556666").len(), 4);
-/// ```
-pub fn pool_label(id: &str) -> String {
-    let is_hex = |(at, byte): (usize, u8)| match at {
-        8 | 13 | 18 | 23 => byte == b'-',
-        _ => byte.is_ascii_hexdigit(),
-    };
-    if id.len() != 36 || !id.bytes().enumerate().all(is_hex) {
-        return id.strip_prefix(&pool_of_name("")).unwrap_or(id).to_owned();
-    }
-    // FNV-1a.
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
-    format!("{:04x}", (hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) & 0xffff)
-}
-
 impl Litelease {
     /// Borrows a slot and keeps it alive in the background until it is returned or lost. Returns
     /// `None` if no slot came free in the time to [wait](HoldOptions::wait); waiters are not

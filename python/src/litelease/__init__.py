@@ -24,7 +24,8 @@ from ._shards import ShardAssigned, ShardEvent, ShardLost, ShardRequested, Shard
 from ._tracker import Tracker
 from ._types import (
     Acknowledged, Acquired, Admitted, AlreadyTaken, AutocommitOff, BegunTick, Borrowed, Broken, Busy, Cancelled, CannotGuard, Checkpoint,
-    CommitUnknown, ExpiredOnArrival, Finished, First, ForeignLocks, FloorTooLow, GuardInfo, GuardMissing, HoldTimeout, InvalidAttempts,
+    CommitUnknown, ExpiredOnArrival, Finished, First, ForeignLocks, FloorTooLow, GuardInfo, GuardMissing, HistoryRow, HoldTimeout,
+    InvalidAttempts,
     InFuture, InvalidCount, InvalidDelay, InvalidLeaseRow, InvalidText, InvalidShards, InvalidTime, InvalidTtl, InvalidUrl,
     LargestTokenNeeded, LeaderInfo, Leased, Lease, LiteleaseError, Loss, Lost, NewerFormat, NoFreeSlot, NoSuchPool,
     NotBootstrapped, NotFound, NotInTransaction, NotRequested, Reader, Reason, Rejected, Released, Renewed, Requested,
@@ -58,7 +59,8 @@ __version__ = version()
 __all__ = [
     "Acknowledged", "Acquired", "Admitted", "AlreadyTaken", "AutocommitOff", "BegunTick", "Borrowed", "Broken", "Busy", "Cached",
     "Cancelled", "CannotGuard", "Checkpoint", "Client", "CommitUnknown", "Election", "ExpiredOnArrival", "Finished", "First",
-    "FloorTooLow", "ForeignLocks", "Gate", "Grant", "GuardInfo", "GuardMissing", "Held", "HeldSlot", "HoldTimeout", "InFuture",
+    "FloorTooLow", "ForeignLocks", "Gate", "Grant", "GuardInfo", "GuardMissing", "Held", "HeldSlot", "HistoryRow", "HoldTimeout",
+    "InFuture",
     "InvalidAttempts", "InvalidCount", "InvalidDelay", "InvalidLeaseRow", "InvalidShards", "InvalidText", "InvalidTime",
     "InvalidTtl", "InvalidUrl", "Item", "ItemInfo", "ItemState", "JobTick", "LargestTokenNeeded", "Leader", "LeaderInfo",
     "Lease", "Leased", "Litelease", "LiteleaseError", "Loss", "Lost", "NewerFormat", "NoFreeSlot", "NoSuchPool",

@@ -11,8 +11,8 @@ from ._connection import Closing, OwnConnection
 from ._ticks import Ticks
 from ._time import Seconds, in_ms, in_seconds
 from ._types import (
-    Acquired, Broken, Busy, Lease, Reader, Rejected, Released, Renewed, Requested, RequestedBy, RequestInfo, Stored,
-    TakenOver, Transferred, answer,
+    Acquired, Broken, Busy, HistoryRow, Lease, Reader, Rejected, Released, Renewed, Requested, RequestedBy, RequestInfo,
+    Stored, TakenOver, Transferred, answer,
 )
 from ._wait import claim_at, file_of, never
 
@@ -334,6 +334,23 @@ or SQLite has ended it after an error; begin it again
         """Deletes the rows of names that have not been live since then, and returns how many. Their tokens are never
         granted again. Items of queues stay, also dead ones: ``Queue.discard`` deletes those."""
         return int(self._row("purge", before_ms, now_ms)[0])
+
+    def keep_history(self, rows: int) -> None:
+        """Keeps a history of the newest ``rows`` rows in the file from now on; 0 stops it. Every program that writes the
+        file adds to it, in the same commit.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> db.keep_history(1000)
+        >>> lease = db.claim("report", "a", ttl=30).lease
+        >>> [row.kind for row in db.history("report")]
+        ['granted']
+        """
+        self._row("keep_history", rows)
+
+    def history(self, name: str | None = None, *, since_ms: int | None = None) -> list[HistoryRow]:
+        """Returns what happened to ``name``, or to all names, queues and pools, the newest first."""
+        return [HistoryRow(*row) for row in self._rows("history", name, since_ms)]
 
     def raise_floor(self, floor: int) -> None:
         """Raises the floor of the file: every token granted from now on, of any name, is larger than ``floor``.

@@ -286,7 +286,8 @@ class Scheduler:
 
     def _decorator(self, schedule: str, options: dict[str, Any]) -> Callable[[J], J]:
         def decorate(function: J) -> J:
-            self.add(options.pop("name", getattr(function, "__name__", "job")), schedule, function, **options)
+            given = {"name": getattr(function, "__name__", "job"), **options}
+            self.add(given.pop("name"), schedule, function, **given)
             return function
 
         return decorate

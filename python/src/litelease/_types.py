@@ -354,6 +354,25 @@ class TakenOver(_Yes):
 
 
 @dataclass(frozen=True)
+class HistoryRow:
+    """What happened to a name, a queue or a pool, in the word ``kind``. The row of a grant that ended has ``since_ms``,
+    when it had begun; a row by an operator has the name of the access key as ``actor``."""
+
+    id: int
+    at_ms: int
+    kind: str
+    object: str
+    name: str
+    owner: str | None
+    token: int | None
+    since_ms: int | None
+    number: int | None
+    result: int | None
+    actor: str | None
+    note: str | None
+
+
+@dataclass(frozen=True)
 class LeaderInfo:
     """The leader of an election as others see it. ``value`` is what it has proclaimed last."""
 

@@ -50,6 +50,7 @@ mod every;
 mod generate;
 mod grant;
 mod guard;
+mod history;
 mod hold;
 mod lease;
 mod move_file;
@@ -89,6 +90,7 @@ commands! {
     Top in top,
     Status in status,
     Ticks in ticks,
+    History in history,
     Who in who,
     Wait in wait,
     Watch in watch,

@@ -154,6 +154,10 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_STUCK_TICK", hide_env_values = true, value_name = "TIME")]
     #[arg(default_value = "10m", value_parser = positive)]
     stuck_tick: Duration,
+    /// How many rows of history the file keeps; 0 for none [default: 100000, or what it keeps
+    /// already]
+    #[arg(long, env = "LITELEASE_HISTORY", hide_env_values = true, value_name = "ROWS")]
+    history: Option<u32>,
     /// How much to log: off, error, warn, info (requests, except borrows, returns and renewals that
     /// succeeded), debug (all requests)
     #[arg(long, env = "LITELEASE_LOG", hide_env_values = true, value_name = "LEVEL")]
@@ -332,6 +336,7 @@ impl Args {
             key_percent: self.key_share,
             patience: self.max_patience,
             max_batch: size(self.max_batch),
+            history: self.history,
             open: self.open,
             open_metrics: self.open_metrics,
             credentials: self.credentials.clone().map(Issuer::at),

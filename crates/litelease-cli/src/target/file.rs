@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use litelease::rusqlite::types::Value;
 use litelease::{
-    ClaimResult, Error, GrantResult, HoldError, HoldOptions, HolderKind, Lease, LeaseRow,
-    ListedLease, Litelease, PoolInfo, SlotRow, Status, Watch, pool_label, pool_of_name,
+    ClaimResult, Error, GrantResult, HistoryFilter, HistoryRow, HoldError, HoldOptions, HolderKind,
+    Lease, LeaseRow, ListedLease, Litelease, PoolInfo, SlotRow, Status, Watch, pool_label,
+    pool_of_name,
 };
 
 use super::ticks;
 use super::{
-    Claim, GrantArgument, HoldRequest, ListedPool, Seen, Tenure, Variable, Verdict, is_live, note,
-    of_lease, of_slot,
+    Claim, GrantArgument, HistoryRequest, HoldRequest, ListedPool, Seen, Tenure, Variable, Verdict,
+    is_live, note, of_lease, of_slot,
 };
 use crate::exit::{Failure, Result, code};
 use crate::output::{self, held_by, printable};
@@ -100,6 +101,14 @@ impl File {
         let rows = db.list()?;
         check_not_retired(&db, !rows.iter().any(is_live))?;
         Ok(rows.into_iter().filter(|row| all || is_live(row)).collect())
+    }
+
+    pub(super) fn history(&self, wanted: &HistoryRequest<'_>) -> Result<(Vec<HistoryRow>, bool)> {
+        let Some(db) = self.open_if_any()? else { return Ok((Vec::new(), false)) };
+        let HistoryRequest { name, kind, since_ms, limit } = *wanted;
+        let filter = HistoryFilter { name, kind, since_ms, ..HistoryFilter::default() };
+        let rows = db.history(filter, usize::try_from(limit).unwrap_or(usize::MAX))?;
+        Ok((rows, db.history_keeps()?.is_some()))
     }
 
     pub(super) fn pools(&self) -> Result<Vec<(String, PoolInfo)>> {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use litelease::rusqlite::types::Value;
 use litelease::{
-    ClaimResult, HolderKind, Identity, KEPT, Lease, LeaseRow, PoolInfo, Reason, SlotRow,
+    ClaimResult, HistoryRow, HolderKind, Identity, KEPT, Lease, LeaseRow, PoolInfo, Reason, SlotRow,
 };
 use litelease_client::{
-    Client, Error, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News, PoolOfLabel,
-    PoolOfName, Slot, SlotInfo, Watch,
+    Client, Error, Event, Grant, Held, HoldOptions, KnownName, Lease as ServedLease, News,
+    PoolOfLabel, PoolOfName, Slot, SlotInfo, Watch,
 };
 
 use litelease_hold::Holder;
@@ -18,8 +18,8 @@ use litelease_hold::Holder;
 use super::file::{busy, none_free, not_named};
 use super::queues::stored;
 use super::{
-    Claim, GrantArgument, HoldRequest, ListedPool, Rejection, Seen, Tenure, Variable, Verdict,
-    grants, note, of_lease, of_slot, ticks,
+    Claim, GrantArgument, HistoryRequest, HoldRequest, ListedPool, Rejection, Seen, Tenure,
+    Variable, Verdict, grants, note, of_lease, of_slot, ticks,
 };
 use crate::exit::{Failure, Result};
 use crate::output::printable;
@@ -70,6 +70,13 @@ impl Server {
             })?,
         };
         Ok(Grant::with_secret(&secret))
+    }
+
+    pub(super) fn history(&self, wanted: &HistoryRequest<'_>) -> Result<(Vec<HistoryRow>, bool)> {
+        let HistoryRequest { name, kind, since_ms, limit } = *wanted;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let found = self.client.history(name, kind, since_ms, limit).map_err(failure)?;
+        Ok((found.events.into_iter().map(event).collect(), found.is_on))
     }
 
     pub(super) fn verdict<T>(&self, done: std::result::Result<T, Error>) -> Result<Verdict<T>> {
@@ -425,3 +432,21 @@ impl Watching {
 
 /// How long to wait for the first news.
 const FIRST: Duration = Duration::from_secs(30);
+
+fn event(event: Event) -> HistoryRow {
+    let held_ms = event.held_for.map(|held| i64::try_from(held.as_millis()).unwrap_or(i64::MAX));
+    HistoryRow {
+        id: event.id,
+        at_ms: event.at_ms,
+        since_ms: held_ms.map(|held_ms| event.at_ms.saturating_sub(held_ms)),
+        kind: event.kind,
+        object: event.object,
+        name: event.name,
+        owner: event.owner,
+        token: event.token,
+        number: event.number,
+        result: event.result,
+        actor: event.actor,
+        note: event.note,
+    }
+}

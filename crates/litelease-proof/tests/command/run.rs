@@ -505,7 +505,7 @@ fn a_file_or_folder_that_may_not_be_written_is_named() {
 }
 
 /// A command under another clock.
-fn faketime(desk: &Desk, shift: &str, words: &[&str]) -> Option<Command> {
+pub(super) fn faketime(desk: &Desk, shift: &str, words: &[&str]) -> Option<Command> {
     let mut command = Command::new("faketime");
     command.args(["-f", shift]).arg(litelease()).args(words);
     desk.environment(&mut command);

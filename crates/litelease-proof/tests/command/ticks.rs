@@ -11,6 +11,8 @@ use litelease_proof::command::{Desk, Run, outcome};
 use litelease_proof::rig::eventually;
 use serde_json::Value;
 
+use crate::run::faketime;
+
 /// The tick that the tests run: far in the past, and none of a real schedule.
 const TICK: &str = "2026-03-29T01:00";
 const TICK_MS: i64 = 1_774_746_000_000;
@@ -42,6 +44,21 @@ fn two_crontabs_run_a_short_job_once() {
     assert_eq!(desk.read("log"), "ran");
     let taken = [&words[..1], &["-E", "7"], &words[1..]].concat();
     assert_eq!(outcome(&desk.run(&taken)), (7, String::new(), String::new()));
+}
+
+/// Cron starts each at its own three o'clock: 5 seconds early, 2 seconds early, and 3 seconds late.
+#[test]
+fn crontabs_on_machines_with_other_clocks_run_a_job_once() {
+    let desk = Desk::new();
+    let words = ["run", "--once-per", "0 3 * * *", "nightly", "--", "sh", "-c", "echo ran >> log"];
+    let at = ["@2026-11-19 02:59:55.500", "@2026-11-19 03:00:03", "@2026-11-19 02:59:58"];
+    let commands: Option<Vec<_>> = at.iter().map(|at| faketime(&desk, at, &words)).collect();
+    let Some(commands) = commands else { return };
+    let machines: Vec<_> = commands.into_iter().map(|mut it| it.spawn().unwrap()).collect();
+    for mut machine in machines {
+        assert_eq!(machine.wait().unwrap().code(), Some(0));
+    }
+    assert_eq!(desk.read("log"), "ran");
 }
 
 #[test]

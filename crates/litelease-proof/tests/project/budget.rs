@@ -107,7 +107,7 @@ fn the_project_stays_within_its_budget() {
         Row::number("lines of the Python package", 5_415, python_lines()),
         Row::listed("functions over 60 lines", 4, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
-        Row::listed("public names of litelease", 116, public_names()),
+        Row::listed("public names of litelease", 118, public_names()),
         Row::listed("items that documentation hides", 32, hidden_items(&sources)),
         Row::listed("top-level commands", 29, commands()),
         Row::listed(

@@ -352,6 +352,7 @@ const EXPIRIES: &[(&str, &str)] = &[
         "crates/litelease-serve/src/committer/tests/beside.rs",
         "a test: for how long a client trusts a lease",
     ),
+    ("crates/litelease-store/src/history.rs", "SQL: triggers, in files without our code"),
     ("crates/litelease-store/src/pool_rows.rs", "SQL: finds slots by an index"),
     ("crates/litelease-store/src/purge.rs", "SQL: finds what is to be deleted"),
     ("crates/litelease-store/src/read.rs", "SQL: finds readers by an index"),

@@ -436,7 +436,7 @@ fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
         ("renew", json!({"grant": grant, "ttl": "5ec7e7"})),
         ("release", json!({"grant": "5ec7e7"})),
         ("transfer", json!({"grant": grant, "new_owner": 7, "ttl": 1})),
-        ("break", json!({"name": "5ec7e7"})),
+        ("break", json!({"name": "n", "reason": 7, "x": "5ec7e7"})),
     ] {
         let answer = client.ask("POST", &format!("/v1/{call}"), &body, "").unwrap();
         assert!(answer.status >= 400, "{answer:?}");
@@ -536,7 +536,7 @@ fn health_metrics_and_the_description_are_there() {
             assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
         }
     }
-    assert_eq!(calls, 51);
+    assert_eq!(calls, 52);
 }
 
 #[test]

@@ -661,10 +661,18 @@ fn a_claim_that_waits_says_who_and_why_and_the_log_has_the_reason_of_an_operator
     let ended = json!({"name": "s", "position": 0, "token": 1, "reason": "why slot"});
     assert_eq!(v1(&mut client, "slot/break", ended).json(), json!({"returned": true}));
     let log = std::fs::read_to_string(&server.log).unwrap();
-    let lines: Vec<&str> =
-        log.lines().filter(|line| line.contains("the reason of an operator")).collect();
+    let lines: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("\"reason\"") && line.contains("\"status\":200"))
+        .collect();
     assert_eq!(lines.len(), 4, "{log}");
     assert!(lines[0].contains("break") && lines[0].contains("its host is"), "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains("\"key\":") && line.contains("\"name\":")));
+    let told =
+        client.ask("GET", "/v1/history?name=n&kind=broken", &Value::Null, "").unwrap().json();
+    let event = &told["events"][0];
+    assert_eq!((&event["owner"], &event["note"]), (&json!("a"), &json!(reason)), "{told}");
+    assert!(event["actor"].is_string() && told["keeps"] == json!(100_000), "{told}");
     for (line, words) in lines[1..].iter().zip(["why redrive", "why discard", "why slot"]) {
         assert!(line.contains(words), "{line}");
     }
@@ -714,6 +722,8 @@ fn calls(grant: &Value) -> Vec<(&'static str, String, Value, &'static str)> {
         ("GET", "/v1/queues?queue=n".into(), Value::Null, "observe"),
         ("GET", "/v1/queues?prefix=n".into(), Value::Null, "observe"),
         ("GET", "/v1/queues".into(), Value::Null, "observe"),
+        ("GET", "/v1/history?name=n".into(), Value::Null, "observe"),
+        ("GET", "/v1/history".into(), Value::Null, "observe"),
         (
             "POST",
             "/v1/slot/break".into(),

@@ -64,6 +64,7 @@ fn the_list_of_functions_is_pinned() {
             "litelease_held/1 direct only",
             "litelease_hold/-1 direct only",
             "litelease_keep/-1 direct only",
+            "litelease_keep_history/1 direct only",
             "litelease_limit/-1 direct only",
             "litelease_now/0 innocuous",
             "litelease_owner/-1 innocuous",

@@ -5,6 +5,7 @@ mod durability;
 mod endings;
 mod faults;
 mod handles;
+mod history;
 mod hosted;
 #[cfg(planted)]
 mod interrupts;

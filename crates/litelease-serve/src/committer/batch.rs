@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use litelease::{BorrowOptions, Error, Lease, Litelease, ReleaseResult, Scope, StaleReason};
+use litelease::{Actor, BorrowOptions, Error, Lease, Litelease, ReleaseResult, Scope, StaleReason};
 use litelease_store::When;
 
 use super::bounds::Bounds;
@@ -25,6 +25,25 @@ pub(crate) struct Served<'a> {
     pub(super) bounds: &'a Bounds,
     /// The engine that names are rows of, if they are. Some of them belong to the service.
     pub(super) mirror: Option<&'a Mirror>,
+}
+
+/// The operator who wants something, and the reason that was given.
+pub(crate) struct Operator {
+    pub(crate) caller: Caller,
+    pub(crate) reason: Option<String>,
+}
+
+impl Served<'_> {
+    /// Does the work of an operator, who is named in the history.
+    pub(crate) fn acting<T>(
+        &self,
+        operator: &Operator,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let key = self.keys.name(operator.caller).map(|name| name.to_string());
+        let actor = Actor { key, note: operator.reason.clone(), result: None };
+        self.db.acting(&actor, work)
+    }
 }
 
 /// The outcome of a job: the answer to its client, or the error.

@@ -10,7 +10,7 @@ use litelease_wire::{
     Refusal, Sent, Value,
 };
 
-use super::batch::{Batch, Done, Failed, Served, duration, split};
+use super::batch::{Batch, Done, Failed, Operator, Served, duration, split};
 use super::wait_lists::WaitLists;
 use crate::access::{Caller, Names};
 use crate::answer::{Answer, Delivered, QueueAnswer, seconds, stale};
@@ -213,8 +213,8 @@ pub(crate) fn bury(
 pub(crate) fn change_some(
     file: &Served<'_>,
     name: &str,
-    change: ManyItems,
-    ids: &[i64],
+    (change, ids): (ManyItems, &[i64]),
+    operator: &Operator,
     key: Option<&Key>,
     now_ms: i64,
 ) -> Done {
@@ -223,7 +223,8 @@ pub(crate) fn change_some(
         ManyItems::Redrive => queue.redrive_one(*id).map(i64::from),
         ManyItems::Discard | ManyItems::Delete => queue.discard_one(*id).map(i64::from),
     };
-    let count = once(file, key, now_ms, || ids.iter().map(one).sum())?;
+    let make = || ids.iter().map(one).sum();
+    let count = once(file, key, now_ms, || file.acting(operator, make))?;
     Ok(changed(change, name, count).into())
 }
 
@@ -233,6 +234,7 @@ pub(crate) fn cancel(
     file: &Served<'_>,
     name: &str,
     item: ItemName<'_>,
+    operator: &Operator,
     key: Option<&Key>,
     now_ms: i64,
 ) -> Done {
@@ -248,7 +250,8 @@ pub(crate) fn cancel(
             file.db.with_store(|store| store.id_of_key(name, key, When::At(now_ms)))?
         }
     };
-    let refusal = match file.db.queue(name).at(now_ms).cancel(item)? {
+    let cancel = || file.db.queue(name).at(now_ms).cancel(item);
+    let refusal = match file.acting(operator, cancel)? {
         CancelResult::Cancelled => {
             let id = id.unwrap_or_default();
             remember(file, key, &id.to_string(), now_ms)?;
@@ -280,7 +283,7 @@ impl Batch {
     ) -> Result<(), Error> {
         let (now_ms, id, change) = (self.now_ms, Id::Queue(job.queue.clone()), job.change);
         let names = Names::One(&job.queue);
-        let checked = file.keys.check(job.caller, Scope::Operate, names, now_ms);
+        let checked = file.keys.check(job.operator.caller, Scope::Operate, names, now_ms);
         let done = checked.map_err(Failed::from).and_then(|()| change_slice(file, &job, now_ms));
         match split(done) {
             (Ok((count, after @ Some(_))), _) => {
@@ -311,14 +314,15 @@ fn change_slice(
         ManyItems::Discard => "discard",
         ManyItems::Delete => "delete_queue",
     };
-    let key = Key::new(job.caller, word, &job.queue, job.key.as_deref());
+    let key = Key::new(job.operator.caller, word, &job.queue, job.key.as_deref());
     if let Some(count) = answered(file.db, key.as_ref(), now_ms)? {
         return Ok((count.parse().unwrap_or_default(), None));
     }
     may_remember(file, key.as_ref(), now_ms)?;
     let (after, when) = (job.after.unwrap_or(0), When::At(now_ms));
-    let slice =
-        file.db.with_store(|store| store.change_slice(&job.queue, job.change, after, when))?;
+    let slice = file.acting(&job.operator, || {
+        file.db.with_store(|store| store.change_slice(&job.queue, job.change, after, when))
+    })?;
     let count = job.count.saturating_add(i64::try_from(slice.count).unwrap_or(i64::MAX));
     if slice.next.is_none() {
         remember(file, key.as_ref(), &count.to_string(), now_ms)?;

@@ -6,7 +6,7 @@ use litelease::{
 };
 use litelease_wire::{Broken, Refusal, Released};
 
-use super::batch::{Done, Failed, Served, duration};
+use super::batch::{Done, Failed, Operator, Served, duration};
 use super::ticks::{self, Claimed};
 use crate::access::Names;
 use crate::answer::{Answer, Granted, LeaseWithRemaining, NameAnswer, rejected};
@@ -205,7 +205,13 @@ pub(crate) fn release(file: &Served<'_>, grant: &Grant, now_ms: i64) -> Done {
 }
 
 /// Ends the lease of any holder, or only the one with this token.
-pub(crate) fn break_lease(file: &Served<'_>, name: &str, token: Option<i64>, now_ms: i64) -> Done {
+pub(crate) fn break_lease(
+    file: &Served<'_>,
+    name: &str,
+    token: Option<i64>,
+    operator: &Operator,
+    now_ms: i64,
+) -> Done {
     let db = file.db.at(now_ms);
     if let Some(token) = token
         && let Some(current) = db.inspect(name)?
@@ -214,7 +220,8 @@ pub(crate) fn break_lease(file: &Served<'_>, name: &str, token: Option<i64>, now
         let reason = Reason::Superseded { by: current.token };
         return Ok(Answer::Name(rejected(file.db, reason, Some(current), now_ms)?));
     }
-    Ok(Answer::Name(match db.break_lease(name)? {
+    let broken = file.acting(operator, || db.break_lease(name))?;
+    Ok(Answer::Name(match broken {
         BreakResult::Broken { owner, token } => {
             NameAnswer::Broken(Broken { killed: token, name: name.into(), owner })
         }

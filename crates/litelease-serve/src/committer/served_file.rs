@@ -226,6 +226,7 @@ impl ServedFile {
         self.metrics.keys_changed();
         if let Some((rows, _)) = mirrored {
             self.keys = Keys::from_rows(rows);
+            self.metrics.name_keys(self.keys.names());
             return;
         }
         self.keys = match crate::FileAccess::new(&self.db).list() {
@@ -236,6 +237,7 @@ impl ServedFile {
                 Keys::Unreadable
             }
         };
+        self.metrics.name_keys(self.keys.names());
     }
 
     fn data_version(&self) -> Result<i64, Error> {

@@ -2,7 +2,7 @@
 
 use litelease_wire::{Deleted, Kept, Returned};
 
-use super::batch::{Done, Served, duration};
+use super::batch::{Done, Operator, Served, duration};
 use crate::access::Caller;
 use crate::answer::{Answer, PoolAnswer};
 
@@ -35,9 +35,11 @@ pub(crate) fn break_slot(
     id: &str,
     position: i64,
     token: i64,
+    operator: &Operator,
     now_ms: i64,
 ) -> Done {
-    returned(file.db.pools().at(now_ms).break_slot(id, position, token)?)
+    let pools = file.db.pools().at(now_ms);
+    returned(file.acting(operator, || pools.break_slot(id, position, token))?)
 }
 
 fn returned(returned: bool) -> Done {

@@ -740,10 +740,11 @@ fn what_a_batch_grants_and_prolongs_counts_from_when_it_does_so() {
 
 impl Desk {
     fn change_many(&self, change: ManyItems) -> PendingAnswer {
-        let (caller, queue, key) = (Caller::default(), "q".into(), Some("k".to_owned()));
+        let (queue, key) = ("q".into(), Some("k".to_owned()));
+        let operator = Operator { caller: Caller::default(), reason: None };
         let (after, count) = (None, 0);
         self.leave_job(|reply| {
-            Job::Many(ManyJob { caller, queue, change, after, count, key, reply })
+            Job::Many(ManyJob { operator, queue, change, after, count, key, reply })
         })
     }
 

@@ -7,7 +7,7 @@ use litelease::{
 use litelease_store::{TickClaim, When};
 use litelease_wire::{BegunTick, Finished, Refusal, TickChanged, Ticked};
 
-use super::batch::{Done, Failed, Served};
+use super::batch::{Done, Failed, Operator, Served};
 use super::names;
 use crate::access::Caller;
 use crate::answer::{Answer, LeaseWithRemaining, NameAnswer};
@@ -150,24 +150,27 @@ pub(crate) fn tick(
 pub(crate) fn skip(
     file: &Served<'_>,
     name: &str,
-    until_ms: Option<i64>,
-    breaks: bool,
+    (until_ms, breaks): (Option<i64>, bool),
+    operator: &Operator,
     now_ms: i64,
 ) -> Done {
     names::check_own(file, name)?;
-    changed(file, name, file.db.at(now_ms).skip_ticks(name, until_ms, breaks), now_ms)
+    let skip = || file.db.at(now_ms).skip_ticks(name, until_ms, breaks);
+    changed(file, name, file.acting(operator, skip), now_ms)
 }
 
 /// Opens the newest tick once more.
-pub(crate) fn again(file: &Served<'_>, name: &str, now_ms: i64) -> Done {
+pub(crate) fn again(file: &Served<'_>, name: &str, operator: &Operator, now_ms: i64) -> Done {
     names::check_own(file, name)?;
-    changed(file, name, file.db.at(now_ms).tick_again(name), now_ms)
+    let again = || file.db.at(now_ms).tick_again(name);
+    changed(file, name, file.acting(operator, again), now_ms)
 }
 
 /// Deletes the newest tick of a schedule that is no more.
-pub(crate) fn forget(file: &Served<'_>, name: &str, now_ms: i64) -> Done {
+pub(crate) fn forget(file: &Served<'_>, name: &str, operator: &Operator, now_ms: i64) -> Done {
     names::check_own(file, name)?;
-    changed(file, name, file.db.at(now_ms).forget_tick(name), now_ms)
+    let forget = || file.db.at(now_ms).forget_tick(name);
+    changed(file, name, file.acting(operator, forget), now_ms)
 }
 
 /// Counts the newest past tick of a schedule as skipped, if the name has no tick yet.

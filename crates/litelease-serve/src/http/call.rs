@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::App;
 use crate::access::{Caller, Which};
 use crate::answer::Answer;
-use crate::committer::{Done, Served};
+use crate::committer::{Done, Operator, Served};
 use crate::job::{Id, Job, JobError, Task, Wanted, Work, no_id};
 use crate::response::{HttpError, Response};
 use crate::timer::Timer;
@@ -20,6 +20,20 @@ pub(super) type Handled = Result<Response, HttpError>;
 /// The handler of a call.
 pub(super) trait Handle: Request {
     fn handle(self, context: Context<'_>) -> impl Future<Output = Handled> + Send;
+}
+
+/// The longest text of a request in the log, in characters.
+const MOST_SHOWN: usize = 200;
+
+/// The parts of a request that a log shows. None of them is a secret.
+#[derive(Default)]
+pub(super) struct Shown {
+    pub(super) name: Option<String>,
+    pub(super) reason: Option<String>,
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(MOST_SHOWN).collect()
 }
 
 /// The row of a call, and the function that reads its request.
@@ -32,6 +46,9 @@ pub(super) struct Handler {
 pub(super) trait Prepared: Send + Sync {
     fn waits(&self) -> bool;
 
+    /// Returns what a log shows of the request: the name that it is about, and a reason.
+    fn shown(&self) -> Shown;
+
     fn handle<'a>(
         self: Box<Self>,
         context: Context<'a>,
@@ -41,6 +58,11 @@ pub(super) trait Prepared: Send + Sync {
 impl<R: Handle> Prepared for R {
     fn waits(&self) -> bool {
         Request::waits(self)
+    }
+
+    fn shown(&self) -> Shown {
+        let text = |fields: &[&str]| self.text(fields).map(shortened);
+        Shown { name: text(&["name", "queue", "prefix"]), reason: text(&["reason"]) }
     }
 
     fn handle<'a>(
@@ -127,13 +149,9 @@ impl<'a> Context<'a> {
         self.perform(task(id, Box::new(work))).await
     }
 
-    /// Logs why an operator has done something, if that was done and the operator says so.
-    pub(super) fn log_reason(&self, about: &str, reason: Option<String>, done: Handled) -> Handled {
-        if let (Some(reason), Ok(response)) = (reason, &done) {
-            let (call, status) = (self.call.name, response.status);
-            tracing::info!(call, about, reason, status, "the reason of an operator");
-        }
-        done
+    /// Returns the client as an operator, who has given this reason.
+    pub(super) fn operator(&self, reason: Option<String>) -> Operator {
+        Operator { caller: self.caller, reason }
     }
 
     /// Sends a job to the committer and returns its answer as a response.

@@ -9,7 +9,7 @@ use litelease_wire::{
 use super::call::{Context, Handle, Handled, USUAL_PAGE, not_of_process, which};
 use crate::access::Which;
 use crate::answer::{Answer, known};
-use crate::committer::{NameState, Served, names};
+use crate::committer::{NameState, names};
 use crate::events::{self, Target};
 use crate::job::{self, Id, Reported, TickWish, Wanted};
 use crate::response::{HttpError, Response};
@@ -81,12 +81,12 @@ impl Handle for Transfer {
 
 impl Handle for Break {
     async fn handle(self, context: Context<'_>) -> Handled {
-        let Break { name, token, reason } = self;
-        let work = move |file: &Served<'_>, name: &str, now_ms| {
-            names::break_lease(file, name, token, now_ms)
-        };
-        let done = context.on_name(name.clone(), work).await;
-        context.log_reason(&name, reason, done)
+        let (token, operator) = (self.token, context.operator(self.reason));
+        context
+            .on_name(self.name, move |file, name, now_ms| {
+                names::break_lease(file, name, token, &operator, now_ms)
+            })
+            .await
     }
 }
 

@@ -10,7 +10,7 @@ use litelease_wire::{
 use super::call::{Context, Handle, Handled, USUAL_PAGE, milliseconds, which, wrong_after};
 use crate::access::Which;
 use crate::answer::Answer;
-use crate::committer::{Done, Served, duration, items};
+use crate::committer::{Done, Operator, Served, duration, items};
 use crate::job::{Id, Job, ManyJob, Task, Wanted};
 use crate::listings;
 use crate::response::{HttpError, Response};
@@ -50,24 +50,20 @@ impl Context<'_> {
             }
             (id, ids) => ids.or(id.map(|id| vec![id])),
         };
-        let done = match ids {
-            None => self.change_many(&queue, change).await,
-            Some(ids) => {
-                let key = self.request_key(&queue);
-                let of_queue = Id::Queue(queue.as_str().into());
-                self.on_id(Task::Queue, of_queue, move |file, queue, now_ms| {
-                    items::change_some(file, queue, change, &ids, key.as_ref(), now_ms)
-                })
-                .await
-            }
-        };
-        self.log_reason(&queue, reason, done)
+        let operator = self.operator(reason);
+        let Some(ids) = ids else { return self.change_many(&queue, change, operator).await };
+        let key = self.request_key(&queue);
+        let of_queue = Id::Queue(queue.as_str().into());
+        self.on_id(Task::Queue, of_queue, move |file, queue, now_ms| {
+            items::change_some(file, queue, (change, &ids), &operator, key.as_ref(), now_ms)
+        })
+        .await
     }
 
-    async fn change_many(&self, queue: &str, change: ManyItems) -> Handled {
-        let (caller, key, queue) = (self.caller, self.key.clone(), queue.into());
+    async fn change_many(&self, queue: &str, change: ManyItems, operator: Operator) -> Handled {
+        let (key, queue) = (self.key.clone(), queue.into());
         let (after, count) = (None, 0);
-        self.ask(|reply| Job::Many(ManyJob { caller, queue, change, after, count, key, reply }))
+        self.ask(|reply| Job::Many(ManyJob { operator, queue, change, after, count, key, reply }))
             .await
     }
 }
@@ -166,11 +162,12 @@ impl Handle for Cancel {
         if id.is_some() == item_key.is_some() {
             return Err(HttpError::new(400, "give the id or the key of an item, and not both"));
         }
-        let key = context.request_key(&self.queue);
+        let (key, operator) = (context.request_key(&self.queue), context.operator(None));
         context
             .on_id(Task::Queue, Id::Queue(self.queue.into()), move |file, queue, now_ms| {
                 let by_key = ItemName::Key(item_key.as_deref().unwrap_or_default());
-                items::cancel(file, queue, id.map_or(by_key, ItemName::Id), key.as_ref(), now_ms)
+                let item = id.map_or(by_key, ItemName::Id);
+                items::cancel(file, queue, item, &operator, key.as_ref(), now_ms)
             })
             .await
     }
@@ -178,7 +175,8 @@ impl Handle for Cancel {
 
 impl Handle for DeleteQueue {
     async fn handle(self, context: Context<'_>) -> Handled {
-        context.change_many(&self.queue, ManyItems::Delete).await
+        let operator = context.operator(None);
+        context.change_many(&self.queue, ManyItems::Delete, operator).await
     }
 }
 

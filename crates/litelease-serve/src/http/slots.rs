@@ -66,11 +66,11 @@ impl Handle for SlotBreak {
     async fn handle(self, context: Context<'_>) -> Handled {
         let SlotBreak { name, position, token, reason } = self;
         let id = pool_of(&context, &name).await?;
+        let operator = context.operator(reason);
         let work = move |file: &Served<'_>, id: &str, now_ms| {
-            slots::break_slot(file, id, position, token, now_ms)
+            slots::break_slot(file, id, position, token, &operator, now_ms)
         };
-        let done = context.on_id(Task::Pool, id, work).await;
-        context.log_reason(&name, reason, done)
+        context.on_id(Task::Pool, id, work).await
     }
 }
 

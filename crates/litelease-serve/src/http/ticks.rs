@@ -9,7 +9,7 @@ use litelease_wire::{
 use super::call::{Context, Handle, Handled, USUAL_PAGE, which};
 use crate::access::Which;
 use crate::answer::seconds;
-use crate::committer::ticks;
+use crate::committer::{Served, ticks};
 use crate::job::Reported;
 use crate::response::Response;
 
@@ -50,26 +50,32 @@ impl Handle for InstallSchedule {
 impl Handle for SkipTicks {
     async fn handle(self, context: Context<'_>) -> Handled {
         let SkipTicks { name, until_ms, breaks, reason } = self;
-        let done = context
-            .on_name(name.clone(), move |file, name, now_ms| {
-                ticks::skip(file, name, until_ms, breaks, now_ms)
+        let operator = context.operator(reason);
+        context
+            .on_name(name, move |file, name, now_ms| {
+                ticks::skip(file, name, (until_ms, breaks), &operator, now_ms)
             })
-            .await;
-        context.log_reason(&name, reason, done)
+            .await
     }
 }
 
 impl Handle for TickAgain {
     async fn handle(self, context: Context<'_>) -> Handled {
-        let done = context.on_name(self.name.clone(), ticks::again).await;
-        context.log_reason(&self.name, self.reason, done)
+        let operator = context.operator(self.reason);
+        let again = move |file: &Served<'_>, name: &str, now_ms| {
+            ticks::again(file, name, &operator, now_ms)
+        };
+        context.on_name(self.name, again).await
     }
 }
 
 impl Handle for ForgetTick {
     async fn handle(self, context: Context<'_>) -> Handled {
-        let done = context.on_name(self.name.clone(), ticks::forget).await;
-        context.log_reason(&self.name, self.reason, done)
+        let operator = context.operator(self.reason);
+        let forget = move |file: &Served<'_>, name: &str, now_ms| {
+            ticks::forget(file, name, &operator, now_ms)
+        };
+        context.on_name(self.name, forget).await
     }
 }
 

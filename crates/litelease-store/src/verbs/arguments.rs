@@ -229,3 +229,6 @@ pub(super) const RECEIPTS: Argument = text("receipt").with_kind(Kind::Texts);
 pub(super) const COUNT_OF_ITEMS: Argument = integer("count").with_kind(Kind::Count);
 pub(super) const DEAD_ITEM: Argument = integer("id").or_null("for all dead ones");
 pub(super) const ITEM_OR_KEY: Argument = text("id").with_kind(Kind::IntegerOrKey);
+pub(super) const KEEP: Argument = integer("rows").with_kind(Kind::Count);
+pub(super) const NAME_OR_ALL: Argument = text("about").or_null("for all");
+pub(super) const SINCE: Argument = integer("after_ms").or_null("for ever");

@@ -179,7 +179,7 @@ impl HoldLoop {
     fn release(self, failure: Option<Failure>) -> Result<u8> {
         let HoldLoop { tenure, voice, ending, .. } = self;
         ending.begin();
-        let released = tenure.release();
+        let released = tenure.release(None);
         let ended = match (released, failure) {
             (Err(loss), None) if loss.may_pass() => {
                 let name = printable(&voice.name);
@@ -266,7 +266,7 @@ fn stop_waiting(cancel: &Cancel, events: &Receiver<Event>) {
         match events.recv_timeout(left) {
             Ok(Event::Acquired(acquired)) => {
                 // If this fails, the lease ends by itself.
-                let _ = acquired.map(Tenure::release);
+                let _ = acquired.map(|tenure| tenure.release(None));
                 return;
             }
             Ok(_) => {}

@@ -241,7 +241,7 @@ impl RunLoop {
             return Ok(self.ended.unwrap_or(code::FAILED));
         }
         let name = printable(&self.task.name);
-        match self.tenure.release() {
+        match self.tenure.release(self.ended) {
             Err(loss) if loss.may_pass() => {
                 let text = format!("{name} could not be released and ends by itself: {loss}");
                 Failure::failed("NotReleased", text).print(self.as_json);

@@ -824,12 +824,11 @@ impl Served {
             }
             (9, _) => {
                 world.names.borrow_mut().entry(name).or_default().breaks += 1;
-                let task = Task::Name(
-                    Id::Name(name.into()),
-                    Box::new(|file: &crate::committer::Served<'_>, name: &str, now_ms| {
-                        names::break_lease(file, name, None, now_ms)
-                    }),
-                );
+                let operator = Operator { caller: Caller::default(), reason: None };
+                let broken = move |file: &super::super::Served<'_>, name: &str, now_ms| {
+                    names::break_lease(file, name, None, &operator, now_ms)
+                };
+                let task = Task::Name(Id::Name(name.into()), Box::new(broken));
                 (name, Kind::Break, work(task, reply))
             }
             (at, _) => {
