@@ -47,8 +47,8 @@ impl Cluster {
     /// It does not ask whether the lease has ended, only whether its token is the newest: no other
     /// client can have written under a newer one before. The key is any one that is not below the
     /// prefix of the URL. If the answer is lost, this fails with
-    /// [`CommitUnknown`](crate::Error::CommitUnknown), and is not repeated, because a later value of
-    /// this holder may be there by then. Only etcd has keys: for PostgreSQL, guard a table.
+    /// [`CommitUnknown`](crate::Error::CommitUnknown), and is not repeated, because a later value
+    /// of this holder may be there by then. Only etcd has keys: for PostgreSQL, guard a table.
     ///
     /// ```no_run
     /// use std::time::Duration;

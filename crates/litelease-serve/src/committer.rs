@@ -251,7 +251,7 @@ impl Committer {
         }
     }
 
-    /// Tells the waiters if the leases of the file went elsewhere.
+    /// Answers the waiters if the leases of the file were moved elsewhere.
     fn dismiss(&mut self) {
         // A failure is tried again by the next transaction.
         let _ = self.file.refresh_retirement();

@@ -403,6 +403,22 @@ impl Store {
         Ok(run.column(0).and_then(Value::integer).unwrap_or(0))
     }
 
+    /// Makes a change and adds a row about it, if the file keeps a history: both, or neither.
+    pub(crate) fn recording(
+        &self,
+        now_ms: i64,
+        event: Event<'_>,
+        change: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if self.history_keeps()?.is_none() {
+            return change();
+        }
+        self.all_or_nothing(|| {
+            change()?;
+            self.record_event(now_ms, event)
+        })
+    }
+
     /// Adds a row in the open transaction, if the file keeps a history.
     pub(crate) fn record_event<'a>(&self, now_ms: i64, event: Event<'a>) -> Result<(), Error> {
         let Some(keep) = self.history_keeps()? else { return Ok(()) };

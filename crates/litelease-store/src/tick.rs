@@ -139,8 +139,8 @@ impl Store {
                     Ok(rule::tick(row, stored.map(|stored| stored.tick), tick_ms, now_ms)?)
                 })?;
                 if let Some(tick) = step.tick {
-                    self.keep_tick(name, tick, None, None)?;
-                    self.record_tick("tick_done", name, tick, None, now_ms)?;
+                    let event = tick_event("tick_done", name, tick, None);
+                    self.recording(now_ms, event, || self.keep_tick(name, tick, None, None))?;
                 }
                 Ok(step.answer)
             })
@@ -245,8 +245,10 @@ impl Store {
                     Ok((stored.filter(|_| is_done), keep(answer)))
                 })?;
                 if let Some(tick) = forgotten {
-                    execute_once(self.connection, FORGET_TICK, &[Value::Text(name)])?;
-                    self.record_tick("tick_forgotten", name, tick, None, now_ms)?;
+                    let event = tick_event("tick_forgotten", name, tick, None);
+                    let of_name = [Value::Text(name)];
+                    let forget = || execute_once(self.connection, FORGET_TICK, &of_name);
+                    self.recording(now_ms, event, forget)?;
                 }
                 Ok(answer)
             })
@@ -415,7 +417,8 @@ impl Store {
             }
             let Some(tick) = step.tick else { return Ok(()) };
             self.keep_tick(name, tick, owner, schedule)?;
-            kind.map_or(Ok(()), |kind| self.record_tick(kind, name, tick, owner, now_ms))
+            let event = kind.map(|kind| tick_event(kind, name, tick, owner));
+            event.map_or(Ok(()), |event| self.record_event(now_ms, event))
         })?;
         Ok(Attempt::Decided(step))
     }
@@ -432,21 +435,6 @@ impl Store {
                 false => Ok(None),
             }
         })
-    }
-
-    /// Adds what became of a tick to the history.
-    fn record_tick(
-        &self,
-        kind: &str,
-        name: &str,
-        tick: Tick,
-        owner: Option<&str>,
-        now_ms: i64,
-    ) -> Result<(), Error> {
-        let token = Some(tick.token).filter(|token| *token > 0);
-        let number = Some(tick.tick_ms);
-        let event = Event { owner, token, number, ..Event::new(kind, "name", name) };
-        self.record_event(now_ms, event)
     }
 
     fn keep_tick(
@@ -506,4 +494,10 @@ fn stored_tick(run: &Run<'_, '_>) -> Option<StoredTick> {
         skipped_ms: optional(8)?,
     };
     tick.is_valid().then_some(StoredTick { tick, owner: text(9)?, schedule: text(10)? })
+}
+
+/// Returns what became of a tick, for the history.
+fn tick_event<'a>(kind: &'a str, name: &'a str, tick: Tick, owner: Option<&'a str>) -> Event<'a> {
+    let token = Some(tick.token).filter(|token| *token > 0);
+    Event { owner, token, number: Some(tick.tick_ms), ..Event::new(kind, "name", name) }
 }

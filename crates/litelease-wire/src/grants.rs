@@ -37,7 +37,7 @@ calls! {
         max_time: MostTime = "no renewal goes beyond so many seconds from now",
     }
 
-    /// Tells that the holder of a limited grant makes progress
+    /// Reports that the holder of a limited grant makes progress
     Progress = Call {
         name: "progress",
         scopes: &[Scope::Claim],

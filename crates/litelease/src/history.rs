@@ -54,6 +54,8 @@ impl Leases {
                 })
             })
         });
+        // The verbs inside could not wake waiters: nothing was committed yet.
+        self.committed();
         failed.map_or(done, Err)
     }
 }

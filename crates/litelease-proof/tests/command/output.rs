@@ -87,6 +87,8 @@ const COMMANDS: &[(&str, End)] = &[
     ("ticks skip new", NotTold),
     ("ticks again none", Code(1)),
     ("ticks forget none", Code(1)),
+    ("top --once", NotTold),
+    ("top --once --json", NotTold),
     ("status", NotTold),
     ("status --json", NotTold),
     ("status nobody", NotTold),

@@ -109,7 +109,7 @@ fn the_project_stays_within_its_budget() {
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 118, public_names()),
         Row::listed("items that documentation hides", 32, hidden_items(&sources)),
-        Row::listed("top-level commands", 29, commands()),
+        Row::listed("top-level commands", 30, commands()),
         Row::listed(
             "comments that leave the actor open",
             2,

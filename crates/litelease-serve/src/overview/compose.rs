@@ -32,7 +32,7 @@ pub fn compose(
 ) -> Overview {
     let sessions = sessions(&rows, processes, now_ms);
     let shards = shards(&rows, now_ms);
-    let Rows { names, free, queues, pools, ticks, limits, requests, .. } = rows;
+    let Rows { names, free, queues, pools, ticks, history, limits, requests, .. } = rows;
     let names: Vec<JudgedRow<OverviewName>> = names
         .into_iter()
         .map(|live| {
@@ -55,7 +55,7 @@ pub fn compose(
         figures,
         free,
         health: health.word().into(),
-        history: None,
+        history,
         names: names.into_iter().map(|(name, _)| name).collect(),
         pools,
         queues: queues.into_iter().map(|(queue, _)| queue).collect(),

@@ -22,6 +22,8 @@ pub struct Rows {
     /// Each with its id, which is not to be shown.
     pub(super) pools: Vec<(String, PoolOfLabel)>,
     pub(super) ticks: Vec<TickInfo>,
+    /// How many rows of history are kept, if there is one.
+    pub(super) history: Option<i64>,
     /// The identity of each session, its token, and how many names it has.
     pub(super) sessions: Vec<(String, i64, i64)>,
     pub(super) limits: HashMap<String, Limits>,
@@ -59,6 +61,7 @@ impl Rows {
         rows.pools.retain(|(id, pool)| prefix.is_empty() || is_shown(id, &pool.label));
         rows.ticks = db.ticks()?;
         rows.ticks.retain(|tick| is_under(&tick.name));
+        rows.history = db.history_keeps()?;
         rows.sessions = db.with_store(|store| store.all_sessions())?;
         rows.sessions.retain(|(identity, ..)| is_under(identity));
         let limits = db.with_store(|store| store.all_limits())?;
