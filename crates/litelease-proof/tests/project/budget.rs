@@ -101,10 +101,10 @@ fn the_project_stays_within_its_budget() {
         Row::listed("crates", 12, crates()),
         Row::number(
             "lines of shipped Rust",
-            58_260,
+            64_990,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
-        Row::number("lines of the Python package", 5_415, python_lines()),
+        Row::number("lines of the Python package", 6_270, python_lines()),
         Row::listed("functions over 60 lines", 4, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 118, public_names()),
@@ -116,7 +116,7 @@ fn the_project_stays_within_its_budget() {
             lines_with(&tracked("*.rs"), |line| is_comment(line) && has_vague_word(line)),
         ),
         Row::listed("lines of docs/ that do", 29, lines_with(&pages, has_vague_word)),
-        Row::listed("documentation without a verb", 1, lines_with(&sources, begins_vaguely)),
+        Row::listed("documentation without a verb", 0, lines_with(&sources, begins_vaguely)),
         Row::listed("definitions under retired names", 0, retired_names()),
     ];
     let over: Vec<String> = rows.iter().filter_map(Row::verdict).collect();
