@@ -148,6 +148,11 @@ await eventually("it has a new owner", async () => (await page.locator(".facts")
 await accessible(page, "a name");
 console.log("broke a lease after counting what it hits");
 
+// Its history has who broke it and why, and the timeline draws it.
+await eventually("the break is in the history", async () => /broken[\s\S]*on-call[\s\S]*hangs on NFS/.test(await page.locator("table.hist").innerText()));
+await seen(page, "1 broken");
+assert.equal(await page.locator(".timeline .bar.broken").count(), 1);
+
 // A queue: dead items by note, and exactly those that the filter shows are redriven.
 await page.goto(`${address}/?queue=mail`);
 await seen(page, "Dead items by note");
