@@ -286,7 +286,7 @@ class Scheduler:
 
     def _decorator(self, schedule: str, options: dict[str, Any]) -> Callable[[J], J]:
         def decorate(function: J) -> J:
-            given = {"name": getattr(function, "__name__", "job"), **options}
+            given: dict[str, Any] = {"name": getattr(function, "__name__", "job"), **options}
             self.add(given.pop("name"), schedule, function, **given)
             return function
 
