@@ -717,7 +717,7 @@ def test_the_examples_of_the_page_run(server: Server, monkeypatch: pytest.Monkey
     monkeypatch.setenv("LITELEASE_ACCESS_FILE", str(server.key))
     page = (Path(__file__).parents[2] / "docs/client.md").read_text()
     blocks = [block.split("```")[0] for block in page.split("```python\n")[1:]]
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict[str, object] = {"__name__": "example"}
     for block in blocks:
         exec(compile(block.replace("http://127.0.0.1:7070", server.url), "client.md", "exec"), names)

@@ -54,7 +54,7 @@ def test_the_program_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     names: dict[str, object] = {"__name__": "page"}
     exec(block("python", "import litelease"), names)
     with litelease.open("app.sqlite3") as db:
-        assert [info.name for info in db.ticks()] == ["nightly", "sync"]
+        eventually("both are installed", lambda: [info.name for info in db.ticks()] == ["nightly", "sync"])
 
 
 def test_four_workers_of_gunicorn_run_each_tick_once(tmp_path: Path) -> None:

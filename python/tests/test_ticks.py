@@ -106,14 +106,38 @@ def test_jobs_that_raise_are_repeated_and_then_failed(tmp_path: Path, caplog: py
             raise AssertionError("no effect is repeated")
         raise OSError("the mail was not sent")
 
+    @scheduler.cron("0 0 1 1 *", at_start=True)
+    def leaving() -> None:
+        sys.exit(3)
+
     with caplog.at_level(logging.ERROR, "litelease"):
         scheduler.start()
-        names = ("flaky", "careless", "late_error")
+        names = ("flaky", "careless", "late_error", "leaving")
         eventually("they have ended", lambda: all(state(db, name) not in (None, TickState.OPEN) for name in names))
         scheduler.stop()
-    assert [state(db, name) for name in names] == [TickState.FAILED, TickState.FAILED, TickState.DONE]
+    assert [state(db, name) for name in names] == [TickState.FAILED, TickState.FAILED, TickState.DONE, TickState.FAILED]
     assert tokens == [1, 1] and len(effects(db)) == 1
     assert "no disk" in caplog.text and "again in" in caplog.text and "left open" in caplog.text
+
+
+# It claimed and failed every further tick, so other processes never got one.
+def test_a_scheduler_whose_event_loop_has_ended_leaves_its_ticks_to_others(tmp_path: Path) -> None:
+    db = app(tmp_path)
+    scheduler, begun = aio.Scheduler(db), threading.Event()
+
+    @scheduler.every("20ms", name="rollup")
+    async def rollup() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        scheduler.start()
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    eventually("its threads have ended", lambda: not any(job.thread.is_alive() for job in scheduler._threads))
+    assert state(db, "rollup") is TickState.OPEN and db.inspect("rollup") is None
 
 
 def test_a_job_whose_time_is_up_loses_its_tick_and_another_process_runs_it(tmp_path: Path) -> None:

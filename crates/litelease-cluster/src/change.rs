@@ -272,7 +272,8 @@ impl Cluster {
             }
             let row = loaded.rows.first().ok_or_else(|| missing_row(verb.name))?;
             if let Some(sent) = &sent {
-                if let Some(found) = row.row.as_ref().filter(|_| is_of(row, attempt)) {
+                if let Some(found) = row.row.as_ref().filter(|_| is_of(row, attempt, &sent.change))
+                {
                     let times = Times { started, asked };
                     let answer = self.answer_at(verb, &sent.seen, &sent.change, found.at_ms);
                     let answer = answer.unwrap_or_else(|| sent.answer.clone());
@@ -652,11 +653,15 @@ fn after(mut loaded: Loaded, change: &Change, version: i64) -> Loaded {
     loaded
 }
 
-/// Checks whether this attempt has stored the row, or what is beside it.
-fn is_of(row: &LoadedRow, attempt: i64) -> bool {
-    let of_row = row.row.as_ref().map(|row| row.attempt);
-    let mut all = row.sides.iter().map(|side| side.attempt).chain(of_row);
-    all.any(|found| found == attempt)
+/// Checks whether this attempt has stored the change, and the row is still as it left it. What is
+/// beside a row stays there when another client is granted the name, so it shows nothing about a
+/// change of the row itself.
+fn is_of(row: &LoadedRow, attempt: i64, change: &Change) -> bool {
+    let Some(found) = &row.row else { return false };
+    if !change.rows.is_empty() {
+        return found.attempt == attempt;
+    }
+    row.sides.iter().any(|side| side.attempt == attempt && side.token == found.token)
 }
 
 /// Checks whether this attempt has ended a tenure, and at most the next grant came after it.

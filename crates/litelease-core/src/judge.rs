@@ -273,7 +273,10 @@ pub fn judge_queue(facts: &QueueFacts, most: &Thresholds, now_ms: i64) -> Judgem
     {
         let are = if facts.visible == 1 { "1 is".to_owned() } else { format!("{visible} are") };
         let quiet = elapsed(since_ms, now_ms);
-        let why = format!("Nobody has received for {quiet}, and {are} visible.");
+        let why = match facts.delivered_at_ms {
+            Some(_) => format!("Nobody has received for {quiet}, and {are} visible."),
+            None => format!("No worker has an item, the oldest is {quiet} old, and {are} visible."),
+        };
         return Judgement::new(Health::Stuck, since_ms, why);
     }
     match (facts.died, &facts.died_note) {
@@ -463,7 +466,11 @@ mod tests {
         let dying = QueueFacts { died: 41, died_note: Some("exit 137".into()), ..aged(1) };
         for (facts, health, why) in [
             (aged(5), Health::Ok, ""),
-            (aged(18), Health::Stuck, "Nobody has received for 18 min, and 1,204 are visible."),
+            (
+                aged(18),
+                Health::Stuck,
+                "No worker has an item, the oldest is 18 min old, and 1,204 are visible.",
+            ),
             // A worker is behind, or at work.
             (QueueFacts { delivered_at_ms: Some(now_ms - MINUTE), ..aged(18) }, Health::Ok, ""),
             (QueueFacts { leased: 1, ..aged(18) }, Health::Ok, ""),

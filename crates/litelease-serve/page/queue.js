@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "/vendor/preact.js";
 import { live, now, read } from "/live.js";
-import { alike, clock, exact, grouped, matcher, plural, spoken } from "/words.js";
+import { alike, clock, exact, grouped, matcher, plural, quoted, spoken } from "/words.js";
 import { askCancel, askDead } from "/ask.js";
 import { Chart, Head, Heads, href, Pill, Spans, Widths, Zero } from "/parts.js";
 import { Past, useHistory } from "/past.js";
@@ -47,7 +47,7 @@ export function Queue({ route, go, data }) {
 
 function Say({ row }) {
   if (!row.why) return null;
-  const steps = row.health === "stuck" ? ["Find out why its workers have ended: the history below may say where they ran.", html`Start one again, as its service has it; by hand: <span class="cmd"><code>${`litelease work ${row.queue} --server ${location.origin} -- COMMAND`}</code></span>`]
+  const steps = row.health === "stuck" ? ["Find out why its workers have ended: the history below may say where they ran.", html`Start one again, as its service has it; by hand: <span class="cmd"><code>${`litelease work ${quoted(row.queue)} --server ${location.origin} -- COMMAND`}</code></span>`]
     : row.health === "paused" ? ["Resume it when the reason is gone. Sending goes on meanwhile."] : ["Read the notes below: items with one note have one cause.", "Redrive them when the cause is gone."];
   if (row.dead && row.health === "stuck") steps.push("The dead ones below need a decision of their own; redrive after the cause is gone.");
   return html`<div class="say ${row.health}"><div><h2>Why it is ${row.health}</h2><p>${row.why} ${row.health === "stuck" ? "No item is lost." : ""}</p></div><div><h2>What to do</h2><ol>${steps.map((step) => html`<li>${step}</li>`)}</ol></div></div>`;

@@ -31,6 +31,8 @@ export function moment(ms, now) {
   return short.includes(":") ? short : Math.abs(now - ms) < 6 * DAY ? `${short} ${clock(ms, ms)}` : short;
 }
 
+// A text as one word of a shell: clients choose the names that an operator is shown in commands.
+export const quoted = (text) => (/^[\w.:@%+,/][\w.:@%+,/=-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 export const exact = (ms) => (ms == null ? "" : new Date(ms).toLocaleString());
 export const grouped = (number) => Number(number).toLocaleString("en");
 export const plural = (count, one, many = `${one}s`) => `${grouped(count)} ${count === 1 ? one : many}`;

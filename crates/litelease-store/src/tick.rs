@@ -54,7 +54,8 @@ schedule = coalesce(excluded.schedule, schedule)";
 
 const FORGET_TICK: &str = "DELETE FROM main.litelease_newest_ticks WHERE name = ?1";
 
-const NAMES: &str = "SELECT name FROM main.litelease_newest_ticks ORDER BY name";
+const NAMES: &str =
+    "SELECT name FROM main.litelease_newest_ticks WHERE ?1 IS NULL OR name > ?1 ORDER BY name";
 
 pub(crate) const COUNT: &str = "SELECT count(*) FROM main.litelease_newest_ticks";
 
@@ -307,14 +308,15 @@ impl Store {
         limit: usize,
         when: When,
     ) -> Result<Vec<TickInfo>, Error> {
-        let is_wanted =
-            |name: &str| name.starts_with(prefix) && after.is_none_or(|after| name > after);
+        // SQLite compares, because its order depends on the encoding of the file.
+        let after = [after.map_or(Value::Null, Value::Text)];
+        let is_wanted = |name: &str| name.starts_with(prefix);
         let mut names: Vec<String> = Vec::new();
         self.with_context("list ticks", None, || {
             self.verify()?;
             if self.has(Side::Ticks)? {
                 let mut statement = self.connection.prepare(NAMES)?;
-                let mut run = statement.run(&[])?;
+                let mut run = statement.run(&after)?;
                 while names.len() < limit && run.step()? {
                     let name = run.column(0).and_then(Value::text);
                     let name = name.ok_or_else(|| damaged("?"))?;

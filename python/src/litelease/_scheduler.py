@@ -151,8 +151,11 @@ class _JobThread:
                     if self._is_left_open():
                         raise LiteleaseError(_LEFT_OPEN)
                     how = "done"
-                except Exception as error:
+                except BaseException as error:  # sys.exit() in a job ends the job alone
                     self._is_left_open()
+                    if self._scheduler._is_over(error):
+                        self._scheduler._begin_to_stop()
+                        break  # left to other processes
                     failures += 1
                     delay = None if self.is_finished else _library.job_retry(self.native, failures)
                     again = "" if delay is None else f"; again in {delay:.1f} s"
@@ -271,7 +274,9 @@ class Scheduler:
         ``KeyboardInterrupt``."""
         self.start()
         try:
-            self._stopped.wait()
+            # A signal may reach another thread, and an endless wait would not end by it.
+            while not self._stopped.wait(0.5):
+                pass
         finally:
             self.stop()
 
@@ -283,6 +288,10 @@ class Scheduler:
 
     def _call(self, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
         function(*given)
+
+    def _is_over(self, error: BaseException) -> bool:
+        """Checks whether jobs can be run no more."""
+        return False
 
     def _decorator(self, schedule: str, options: dict[str, Any]) -> Callable[[J], J]:
         def decorate(function: J) -> J:

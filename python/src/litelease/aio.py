@@ -20,6 +20,7 @@ import inspect
 import os
 import sqlite3
 import threading
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Generic, TypeVar, Union, cast
 
@@ -294,10 +295,15 @@ class Scheduler(_Scheduler):
         await self.stop()
 
     def _call(self, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
-        if inspect.iscoroutinefunction(function):
-            asyncio.run_coroutine_threadsafe(function(*given), self._loop).result()
-        else:
+        if not inspect.iscoroutinefunction(function):
             function(*given)
+        elif self._loop.is_closed():
+            raise RuntimeError("the event loop of the scheduler has ended")
+        else:
+            asyncio.run_coroutine_threadsafe(function(*given), self._loop).result()
+
+    def _is_over(self, error: BaseException) -> bool:
+        return isinstance(error, CancelledError) or self._loop.is_closed()
 
 
 class _Beside(Generic[C]):

@@ -1,5 +1,6 @@
 //! Ticks in a file or on a server, as a command under a lease and operators have them.
 
+use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,6 +15,9 @@ use crate::{Common, database};
 
 /// The busy timeout of one attempt to finish a tick in a locked file.
 const FINISH_PAUSE: Duration = Duration::from_millis(5);
+
+/// The pause between two attempts to finish a tick on a server that is away.
+const AWAY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Target {
     /// Checks that the place has ticks, and makes a file that is not there yet.
@@ -206,6 +210,8 @@ pub(super) fn finish_at(client: &Client, grant: &Grant) -> Finish {
                     if !std::mem::replace(&mut is_said, true) {
                         failure(error).adding("the tick is finished when it is back").print(false);
                     }
+                    // Some errors come at once, such as a certificate that is not trusted.
+                    thread::sleep(AWAY_PAUSE);
                 }
                 finished => return finished.map_err(failure),
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use litelease_cluster::engine::{Change, Loaded, LoadedRow, RowChange, Stored, StoredRow};
 use litelease_cluster::{
-    ClaimResult, Cluster, Engine, EngineFacts, Error, Lease, MemoryEngine, Options, ReleaseResult,
-    RenewResult, Result, System, TransferResult,
+    ClaimResult, Cluster, Engine, EngineFacts, Error, HoldOptions, Lease, MemoryEngine, Options,
+    ReleaseResult, RenewResult, Result, System, TransferResult,
 };
 use litelease_hold::{HeldGrant, Loss};
 use litelease_proof::etcd::{self, Etcd};
@@ -153,6 +153,19 @@ fn check(engine: Arc<dyn Engine>) {
         claim_and_renew(other, "twice");
     });
     assert!(unknown(pair.client.release(&lease).err()));
+
+    // A payload stays beside the row when another client is granted the name: it shows nothing.
+    let other = pair.other.clone();
+    *pair.engine.accident.lock().unwrap() = Some((
+        Others::After,
+        Box::new(move || {
+            let _ = other.break_lease("valued").unwrap();
+            claim_and_renew(&other, "valued");
+        }),
+    ));
+    let options = HoldOptions::new(TTL).value("mine");
+    let held = pair.client.hold("valued", options);
+    assert!(held.is_err(), "{held:?}");
 
     // A hold asks once, and is told at the next try of its keeper.
     let lease = pair.claim("held", Others::After, |other| claim_and_renew(other, "held"));

@@ -10,7 +10,7 @@ use litelease_wire::PoolOfLabel;
 use crate::listings;
 
 /// The most names, and the most pools, that an overview has.
-const MOST: usize = 20_000;
+pub(super) const MOST: usize = 20_000;
 
 /// The rows of a file, at one time.
 #[derive(Default)]

@@ -7,6 +7,7 @@ use litelease_wire::{
 };
 
 use super::compose::JudgedRow;
+use super::rows::MOST;
 use super::worst;
 
 pub(super) struct Summary {
@@ -44,11 +45,16 @@ pub(super) fn summary(
     });
     let said = said.collect::<Vec<_>>().join(", ");
     let is_empty = names.is_empty() && queues.is_empty() && pools.is_empty() && ticks.is_empty();
+    // What is left out was not judged.
+    let among = match names.len() {
+        MOST.. => format!(" among the first {} names", grouped(MOST as i64)),
+        _ => String::new(),
+    };
     let verdict = match said {
-        said if count(Health::Stuck) > 0 => said,
+        said if count(Health::Stuck) > 0 => said + &among,
         _ if is_empty => "Nothing is held, and nothing waits".into(),
-        said if said.is_empty() => "Nothing is stuck".into(),
-        said => format!("Nothing is stuck, {said}"),
+        said if said.is_empty() => format!("Nothing is stuck{among}"),
+        said => format!("Nothing is stuck{among}, {said}"),
     };
     let health = counts.iter().find(|(_, count)| *count > 0).map_or(Health::Ok, |(it, _)| *it);
     Summary { verdict, health, figures: things.figures(), attention }
@@ -136,7 +142,7 @@ impl Things<'_> {
         let why = match (is_moving, judged.since_ms) {
             (false, Some(since_ms)) => {
                 let quiet = spoken(self.now_ms - since_ms);
-                format!("{}: nobody has received for {quiet}; the limit is {limit}", queue.queue)
+                format!("{}: no worker, and an item of {quiet}; the limit is {limit}", queue.queue)
             }
             _ => format!("{}; the limit is {limit}", queue.queue),
         };
