@@ -139,6 +139,10 @@ class _JobThread:
                     _log.error("the job %r waits: %s", self._job.name, error)
                     stopped.wait(_TROUBLE_PAUSE)
         finally:
+            if stopped.is_set():
+                # It releases a tick that was left to others, and begins none.
+                with contextlib.suppress(sqlite3.Error, LiteleaseError):
+                    _library.job_next(self.native)
             if self._db is not None:
                 self._db.close()
 

@@ -52,6 +52,8 @@ class Ticks(Handle):
     def finish_tick(self, lease: Lease, *, failed: bool = False, now_ms: int | None = None) -> Finished | StaleTick:
         """Makes the tick of a grant final, and ends the grant. It passes as long as no newer token of the name exists, expired
         or not."""
+        if not hasattr(lease, "token"):
+            raise TypeError(f"finish_tick() needs the lease that claim_tick() returned, got {lease!r}")
         return self._answer(Finished, StaleTick, "finish_tick", lease.name, lease.token, int(failed), now_ms)
 
     def skip_ticks(

@@ -104,7 +104,7 @@ fn the_project_stays_within_its_budget() {
             64_990,
             code.iter().map(|(_, lines)| lines.len()).sum(),
         ),
-        Row::number("lines of the Python package", 6_270, python_lines()),
+        Row::number("lines of the Python package", 6_310, python_lines()),
         Row::listed("functions over 60 lines", 4, code.iter().flat_map(long_functions).collect()),
         Row::listed("backend traits above the engines", 4, backend_traits(&code)),
         Row::listed("public names of litelease", 118, public_names()),

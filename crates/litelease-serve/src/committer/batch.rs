@@ -389,8 +389,8 @@ impl Batch {
                     Err(error) => Err(error),
                 }
             }
-            // The commit may have failed, and a program that calls itself by the same owner text may
-            // have been granted the name under the same token since.
+            // The commit may have failed, and a program that calls itself by the same owner text
+            // may have been granted the name under the same token since.
             UndeliveredGrant::Name(lease) if !names::has_granted(file.db, lease)? => Ok(()),
             UndeliveredGrant::Name(lease) => match file.db.at(now_ms).release(lease)? {
                 ReleaseResult::Released { name, .. } => {
