@@ -76,7 +76,9 @@ fn every_field_that_the_python_client_reads_or_sends_is_one_of_the_calls() {
 #[test]
 fn the_python_client_sends_every_field_that_a_call_requires() {
     let text = python();
-    for call in CALLS.iter().filter(|call| call.of_pool().is_none()) {
+    // It has no call to break the lease on a slot, but one of the same last name.
+    let calls = CALLS.iter().filter(|call| call.path != "/v1/slot/break");
+    for call in calls.filter(|call| call.of_pool().is_none()) {
         let path = call.path.trim_start_matches("/v1/");
         let name = path.rsplit('/').next().unwrap_or(path);
         // It has no calls for operators of pools.

@@ -149,7 +149,8 @@ def _busy(told: Outcome) -> Busy:
 
 
 _ERRORS: Mapping[str, Callable[[str], LiteleaseError]] = {
-    "tick_ahead": TickAhead, "tick_held": TickHeld,
+    "tick_ahead": TickAhead,
+    "tick_held": TickHeld,
 }
 
 

@@ -23,10 +23,13 @@ use crate::{answered_rows, served_rows};
 type Outcome<T> = litelease_cluster::engine::Result<T>;
 
 /// Moments that are for people only, times that are no moments, and dates of access keys.
-const OTHER_TIMES: [(&str, &str); 15] = [
+const OTHER_TIMES: [(&str, &str); 17] = [
     ("litelease_access", "created_at_ms"),
     ("litelease_access", "expires_at_ms"),
     ("litelease_checkpoints", "updated_at_ms"),
+    // An engine keeps no history.
+    ("litelease_history_rows", "at_ms"),
+    ("litelease_history_rows", "since_ms"),
     ("litelease_kept_slots", "since_ms"),
     ("litelease_limits", "progress_within_ms"),
     ("litelease_newest_ticks", "began_ms"),
