@@ -104,7 +104,7 @@ impl<M: Mode> Client<M> {
     }
 
     /// Makes the tick of a grant final, and ends the grant. It passes as long as no other client
-    /// was granted the tick meanwhile; otherwise it fails with [`StaleTick`](Error::StaleTick).
+    /// was granted the name meanwhile; otherwise it fails with [`StaleTick`](Error::StaleTick).
     pub fn finish_tick(&self, grant: &Grant, outcome: TickOutcome) -> M::Answer<()> {
         let outcome = outcome.state().word().into();
         self.ask(FinishTick { grant: grant.secret().into(), outcome }, Reply::check)
@@ -198,7 +198,7 @@ impl<M: Mode> Client<M> {
 
 impl<M: Mode> Held<M> {
     /// Finishes the tick that is held, and ends the hold. It passes as long as no other client was
-    /// granted the tick, also if this hold is lost by now: tokens decide, not clocks.
+    /// granted the name, also if this hold is lost by now: tokens decide, not clocks.
     pub fn finish(self, client: &Client<M>, outcome: TickOutcome) -> M::Answer<()> {
         // A renewal that comes after the end would look like a loss.
         abandon(&self);

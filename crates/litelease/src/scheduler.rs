@@ -475,7 +475,7 @@ impl<'t> JobTick<'t> {
     }
 
     /// Writes the effect of the job and finishes the tick, in one transaction. If another process
-    /// was granted the tick meanwhile, the effect is not run, with [`StaleTick`](Error::StaleTick).
+    /// was granted the name meanwhile, the effect is not run, with [`StaleTick`](Error::StaleTick).
     ///
     /// Do the slow work before: while the transaction is open, no other connection can write.
     pub fn finish<T>(

@@ -50,7 +50,7 @@ class ClientTicks:
         return claim_tick(self, name, owner, times, tick)
 
     def finish_tick(self: _Requests, lease: Lease, *, failed: bool = False) -> Finished | StaleTick:
-        """Makes the tick of a grant final, and ends the grant. It passes as long as no other client was granted the tick."""
+        """Makes the tick of a grant final, and ends the grant. It passes as long as no other client was granted the name."""
         if not isinstance(lease, Grant):
             raise TypeError("finish_tick() needs the lease that claim_tick() returned")
         told, _ = self._insist("finish", {"grant": lease.grant, "outcome": "failed" if failed else "done"})

@@ -81,7 +81,7 @@ class JobTick:
     @contextlib.contextmanager
     def finish(self) -> Generator[sqlite3.Connection, None, None]:
         """Begins a short transaction for the effect of the job; at the end of the block finishes the tick and commits. If
-        another process was granted the tick meanwhile, the block is not run, with a ``StaleTickError``."""
+        another process was granted the name meanwhile, the block is not run, with a ``StaleTickError``."""
         db = self.db
         block = Finish(db, "finish_tick", (self.name, self.token), self._check_answer)
         try:

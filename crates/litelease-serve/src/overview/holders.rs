@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Memory;
 
-/// How many are kept while no overview is read.
+/// How many are kept.
 const MOST: usize = 50_000;
 
 /// User and command of each grant, by its name and token.
@@ -24,8 +24,8 @@ impl Holders {
         known.insert((name, token), holder);
     }
 
-    /// Adds the holders of live grants to the memory of an overview, and forgets the others if
-    /// these are all.
+    /// Adds the holders of live grants to the memory of an overview. Those of grants that have
+    /// ended stay here until there are too many, and then all are forgotten.
     pub(crate) fn add_to(&self, memory: &mut Memory, live: impl Iterator<Item = (String, i64)>) {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let live: HashSet<(String, i64)> = live.collect();
